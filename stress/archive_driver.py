@@ -7,6 +7,7 @@ which is one hour or two, to another queue in slices.
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
@@ -19,11 +20,11 @@ SLICES = 8
 """About so many: fewer than twice as many messages are in one as there would be in equal ones."""
 
 
-def main(directory: str, life: int) -> None:
+def main(directory: str, life: int, reader: str) -> None:
     """Be a driver."""
     from pagequeue.spark import session  # noqa: PLC0415 - the campaign reports a missing extra
     from pagequeue.spark.pipeline import archive, compaction, replay, table_layout  # noqa: PLC0415 - the same
-    from stress.spark_driver import SETTINGS  # noqa: PLC0415 - the same
+    from stress.spark_driver import SETTINGS, reader_of  # noqa: PLC0415 - the same
 
     driver.apply_patch()
     there = Path(directory)
@@ -40,10 +41,11 @@ def main(directory: str, life: int) -> None:
 
     threading.Thread(target=look, daemon=True).start()
     source, table = str(there / "from"), str(there / "table")
+    rng = random.Random(life)
     if not stop.is_set():
         archive(spark, source, table, every=0.1, consumer="spark", stop=stop,
-                maxRecordsPerTrigger=700)  # fmt: skip
-    archive(spark, source, table, consumer="spark")
+                maxRecordsPerTrigger=700, reader=reader_of(reader, rng))  # fmt: skip
+    archive(spark, source, table, consumer="spark", reader=reader_of(reader, rng))
     (there / "archived").touch()
     slice_count = -(-sum(table_layout.ends(table).values()) // SLICES) or 1
     replay(spark, table, there / "to", page_bytes=PAGE_BYTES, slice_count=slice_count)
@@ -51,4 +53,4 @@ def main(directory: str, life: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -24,7 +24,8 @@ from stress.bench_consumers.case import Figure
 from stress.bench_consumers.command import main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
+    from multiprocessing.queues import SimpleQueue
     from multiprocessing.synchronize import Barrier
     from pathlib import Path
 
@@ -39,11 +40,14 @@ CYCLES, DURABLE_CYCLES, SHARED_CYCLES = 200, 50, 1_000
 AT_ONCE = 100
 PROCESSES = 4
 SHARED_SECONDS_MAX = 300.0
-SENDS, REPLAYED = 5_000, 1_000_000
+SENDS, SEND_ROUNDS, REPLAYED = 2_000, 201, 1_000_000
+FAIR_SECONDS, SLOW_SECONDS = 5.0, 0.005
 LIVE = 20
 DEAD_SHARES = (1_000, 10_000, 100_000)
 REOPENINGS = 101
 CYCLE_GOAL, SHARED_GOAL, SEND_GOAL, REPLAY_GOAL, REOPEN_GOAL = 10.0, 5.0, 1.1, 1e6, 2.0
+FAIR_GOAL = 0.5
+"""Of a fair share: far from starving, on cores that other work shares unevenly."""
 CLAIM = (
     "update task set due = ?, version = version + 1, worker = ? where id = (select id from task "
     "where queue = ? and due <= ? order by priority desc, due, id limit 1) "
@@ -261,27 +265,35 @@ def four_processes(base: Path, *, quick: bool) -> list[Figure]:
 
 
 def send_at(base: Path, *, quick: bool) -> list[Figure]:
-    """Send with a condition, to without."""
-    count, rounds = (1_000, 2) if quick else (SENDS, ROUNDS)
+    """Send with a condition, to without, in processor time: 100 ns, which other work disturbs."""
+    count, rounds = (1_000, 2) if quick else (SENDS, SEND_ROUNDS)
     payload = b"x" * 100
-    found: list[tuple[float, float]] = []
     with Queue(base / "queue", page_bytes=16 << 20) as queue, queue.producer() as producer:
-        for _ in range(rounds):
-            begin = time.perf_counter()
-            for _ in range(count):
+
+        def plain(sequences: range) -> None:
+            for _ in sequences:
                 producer.send(payload)
-            plain = (time.perf_counter() - begin) / count
-            next_sequence = queue.tail_sequence
-            begin = time.perf_counter()
-            for sequence in range(next_sequence, next_sequence + count):
+
+        def on_condition(sequences: range) -> None:
+            for sequence in sequences:
                 producer.send(payload, at=sequence)
-            found.append((plain, (time.perf_counter() - begin) / count))
-    without, on_condition = (statistics.median(one) for one in zip(*found, strict=True))
+
+        def taken(send: Callable[[range], None]) -> Callable[[int], float]:
+            def measured(_: int) -> float:
+                tail = queue.tail_sequence
+                begin = time.process_time()
+                send(range(tail, tail + count))
+                return (time.process_time() - begin) / count
+
+            return measured
+
+        found = in_turns({"send": taken(plain), "send(at=)": taken(on_condition)}, rounds)
     return [
         Figure(
-            "send(at=) to send", median_ratio(found), "x", SEND_GOAL, is_bound=True,
+            "send(at=) to send", median_ratio(list(zip(*found.values(), strict=True))), "x",
+            SEND_GOAL, is_bound=True,
             details={
-                "send": f"{without * 1e9:.0f} ns", "send(at=)": f"{on_condition * 1e9:.0f} ns",
+                name: f"{statistics.median(one) * 1e9:.0f} ns" for name, one in found.items()
             },
         )
     ]  # fmt: skip
@@ -324,16 +336,19 @@ def replay(base: Path, *, quick: bool) -> list[Figure]:
             payload = journal._codec.encode(entry)
             for begin in range(0, count, 10_000):
                 journal._producer.send_many([payload] * min(10_000, count - begin))
-        rates = []
+        rates, walls = [], []
         for _ in range(2 if quick else 3):
-            begin_s = time.perf_counter()
+            begun, begun_processor = time.perf_counter(), time.process_time()
             with Journal(directory, Count(), codec=codec, read_only=True) as journal:
-                seconds = time.perf_counter() - begin_s
+                rates.append(count / (time.process_time() - begun_processor))
+                walls.append(count / (time.perf_counter() - begun))
                 assert journal.state == count
-            rates.append(count / seconds)
         figures.append(
-            Figure(f"replay, {codec}", statistics.median(rates), "entries/s", REPLAY_GOAL)
-        )
+            Figure(
+                f"replay, {codec}, in processor time", statistics.median(rates), "entries/s",
+                REPLAY_GOAL, details={"by the wall's clock": f"{statistics.median(walls):,.0f}"},
+            )
+        )  # fmt: skip
     return figures
 
 
@@ -393,9 +408,83 @@ def _churn(store: TaskStore, entries: int) -> None:
     store.modify(delete=[current.ref])
 
 
+def _update(
+    directory: Path, seconds: float, pause: float, barrier: Barrier, found: SimpleQueue[Any]
+) -> None:
+    """Update for a while, with a `decide` that sleeps; answer how often, and the longest time."""
+    done, longest = 0, 0.0
+    with Journal(directory, Count()) as journal:
+
+        def decide(_: int) -> int:
+            if pause:
+                time.sleep(pause)
+            return 0
+
+        barrier.wait(SHARED_SECONDS_MAX)
+        end = time.monotonic() + seconds
+        while (begun := time.monotonic()) < end:
+            journal.update(decide)
+            longest = max(longest, time.monotonic() - begun)
+            done += 1
+    found.put((pause, done, longest))
+
+
+def _updates(
+    directory: Path, seconds: float, pauses: Sequence[float]
+) -> list[tuple[float, int, float]]:
+    """Return pause, updates and the longest one of processes at once, the slowest first."""
+    context = multiprocessing.get_context("spawn")
+    barrier, found = context.Barrier(len(pauses)), context.SimpleQueue()
+    Journal(directory, Count()).close()
+    workers = [
+        context.Process(target=_update, args=(directory, seconds, pause, barrier, found))
+        for pause in pauses
+    ]
+    for worker in workers:
+        worker.start()
+    answers = [found.get() for _ in workers]
+    for worker in workers:
+        worker.join()
+    return sorted(answers, key=lambda answer: (-answer[0], answer[1]))
+
+
+def fairness(base: Path, *, quick: bool) -> list[Figure]:
+    """Update from four processes at once: all alike, and one of them slow to decide.
+
+    Fair is a quarter: of all updates; and, for the slow one, of those that it makes alone.
+    """
+    seconds = 0.3 if quick else FAIR_SECONDS
+    alike = _updates(base / "alike", seconds, [0.0] * PROCESSES)
+    mean = statistics.mean(done for _, done, _ in alike)
+    (_, alone, _), *_ = _updates(base / "alone", seconds, [SLOW_SECONDS])
+    (_, slow, longest), *others = _updates(
+        base / "slow", seconds, [SLOW_SECONDS] + [0.0] * (PROCESSES - 1)
+    )
+    return [
+        Figure(
+            "of four alike, the one with the fewest updates, to a fair share", alike[0][1] / mean,
+            "x", FAIR_GOAL,
+            details={
+                "updates": ", ".join(f"{done:,}" for _, done, _ in alike),
+                "longest update": f"{max(one for _, _, one in alike) * 1e3:.0f} ms",
+            },
+        ),
+        Figure(
+            f"one whose decide takes {SLOW_SECONDS * 1e3:g} ms among three quick ones, to a fair "
+            "share", PROCESSES * slow / alone, "x", FAIR_GOAL,
+            details={
+                "its updates; alone": f"{slow:,}; {alone:,}",
+                "its longest update": f"{longest * 1e3:.0f} ms",
+                "updates of the others": ", ".join(f"{done:,}" for _, done, _ in others),
+            },
+        ),
+    ]  # fmt: skip
+
+
 CASES: dict[str, Case] = {
     "task_cycle": task_cycle,
     "four_processes": four_processes,
+    "fairness": fairness,
     "send_at": send_at,
     "replay": replay,
     "reopening": reopening,

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stress.claim_log import ACKED, CUT, ENDING, FLUSHED, FOREVER, RECORD, REJECTED, TAKEN, TAKING
+from stress.claim_log import ACKED, CUT, ENDING, FLUSHED, FOREVER, REJECTED, TAKEN, TAKING, Did
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
     from pathlib import Path
 
 SECTOR_BYTES = 512
@@ -37,23 +38,24 @@ def mixed(before: bytes, now: bytes, rng: random.Random) -> bytes:
     return bytes(data)
 
 
-def guarantees(log_path: Path) -> tuple[set[int], set[int], int]:
+def guarantees(rows: Sequence[Did]) -> tuple[set[int], set[int], int]:
     """Return messages that may be done, those that must be, and how many were taken unrecorded."""
-    rows = np.fromfile(log_path, RECORD)
-    kinds = rows["kind"]
-    begun = rows["sequence"][((kinds == ENDING) & (rows["span"] > 0)) | (kinds == TAKEN)]
-    flushes, cuts = rows[kinds == FLUSHED], rows["before"][kinds == CUT]
+    begun = {
+        row.sequence for row in rows if row.kind == TAKEN or (row.kind == ENDING and row.span > 0)
+    }
+    flushes = [(row.before, row.after) for row in rows if row.kind == FLUSHED]
+    cuts = [row.before for row in rows if row.kind == CUT]
     flushed = set()
-    for row in rows[(kinds == ACKED) | (kinds == REJECTED)]:
-        cut = min((int(time) for time in cuts if time > row["after"]), default=FOREVER)
-        if np.any((flushes["before"] > row["after"]) & (flushes["after"] < cut)):
-            flushed.add(int(row["sequence"]))
-    unrecorded = int(np.count_nonzero(kinds == TAKING) - np.count_nonzero(kinds == TAKEN))
-    return set(begun.tolist()), flushed, unrecorded
+    for row in rows:
+        if row.kind in {ACKED, REJECTED}:
+            cut = min((time for time in cuts if time > row.after), default=FOREVER)
+            if any(before > row.after and after < cut for before, after in flushes):
+                flushed.add(row.sequence)
+    return begun, flushed, sum((row.kind == TAKING) - (row.kind == TAKEN) for row in rows)
 
 
 def many_cuts(  # one of them is used afterwards; these are only checked
-    group_file: Path, image: Path, log_path: Path, room: Path, buried: set[int],
+    group_file: Path, image: Path, rows: Sequence[Did], room: Path, buried: set[int],
     rng: random.Random, count: int,
 ) -> list[str]:  # fmt: skip
     """Cut the power so often, and return what is wrong with what recovery made of it."""
@@ -62,7 +64,7 @@ def many_cuts(  # one of them is used afterwards; these are only checked
     from pagequeue.system.directory import Directory  # noqa: PLC0415
 
     now, before = group_file.read_bytes(), image.read_bytes()
-    begun, flushed, unrecorded = guarantees(log_path)
+    begun, flushed, unrecorded = guarantees(rows)
     name = group_file.name.rpartition(".")[2]
     queue_id = now[16:32]
     wrong: list[str] = []
@@ -74,11 +76,11 @@ def many_cuts(  # one of them is used afterwards; these are only checked
             folder, "queue", queue_id, 0, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18
         )
         group = GroupTable(folder, "queue", queue_id, name, writable=False)
-        rows = np.frombuffer(
+        table = np.frombuffer(
             group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),
             fmt.GROUP_RECORD,
         )
-        waiting = set(rows["sequence"][rows["word"] != 0].tolist())
+        waiting = set(table["sequence"][table["word"] != 0].tolist())
         floor = group.region.load(GroupTable.NEXT)
         done = set(range(group.new_sequence)) - waiting
         lost = sorted(done - begun - buried)

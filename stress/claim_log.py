@@ -1,4 +1,4 @@
-"""What workers of a group write down, one write for each event, and the proof made from it.
+"""What workers of a group write down, and the proof made from it.
 
 Every record has a time of the clock that all processes share, taken before or after the call that
 it is about, so that for each claim there is a span in which it was live for certain: from when it
@@ -8,32 +8,17 @@ two such spans of one message may overlap (I15), whatever was killed in between.
 
 from __future__ import annotations
 
-import os
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
 CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
 REJECTING, REJECTED = 10, 11
 NOTHING: Final = -1
 """In place of a sequence: no message was available."""
-RECORD: Final = np.dtype(
-    [
-        ("kind", "<i8"),
-        ("worker", "<i8"),
-        ("number", "<i8"),  # of the claim, in its worker
-        ("sequence", "<i8"),
-        ("before", "<i8"),  # ns
-        ("after", "<i8"),  # ns
-        ("span", "<i8"),  # of the lease, ns
-        ("deliveries", "<i8"),
-    ]
-)
 VIOLATIONS_MAX = 20
 FOREVER: Final = 2**62
 
@@ -51,24 +36,17 @@ def reason_for(worker: int, number: int) -> str:
     return f"rejected {worker} {number}"
 
 
-class ClaimLog:
-    """A file of records, to which any process appends."""
+class Did(NamedTuple):
+    """What a worker did, or was about to do; times are in ns."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-
-    def note(
-        self, kind: int, worker: int, number: int = 0, sequence: int = 0, before: int = 0,
-        after: int = 0, span: int = 0, deliveries: int = 0,
-    ) -> None:  # fmt: skip
-        """Append one record."""
-        row = (kind, worker, number, sequence, before, after, span, deliveries)
-        os.write(self._fd, np.array([row], RECORD).tobytes())
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
+    kind: int
+    worker: int
+    number: int = 0  # of the claim, in its worker
+    sequence: int = 0
+    before: int = 0
+    after: int = 0
+    span: int = 0  # of the lease
+    deliveries: int = 0
 
 
 @dataclass
@@ -119,15 +97,12 @@ class Judge:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(text)
 
-    def judge(self, path: Path) -> None:
+    def judge(self, rows: Sequence[Did]) -> None:
         """Run all checks."""
-        rows = np.fromfile(path, RECORD)
         held: dict[tuple[int, int], Held] = {}
-        epochs = [0, *(int(row["before"]) for row in rows if row["kind"] == CUT), FOREVER]
+        epochs = [0, *(row.before for row in rows if row.kind == CUT), FOREVER]
         self.cuts = epochs[1:-1]
-        flushes = [
-            (int(row["before"]), int(row["after"])) for row in rows if row["kind"] == FLUSHED
-        ]
+        flushes = [(row.before, row.after) for row in rows if row.kind == FLUSHED]
         begun: set[int] = set()
         for row in rows:
             self._take_in(row, held, begun)
@@ -135,25 +110,22 @@ class Judge:
         self._look_at_acknowledged(held, epochs, flushes)
         self._look_at_letters(held)
         # A process killed right after taking a message has not recorded which one.
-        unsaid = sum(
-            1 if row["kind"] == TAKING else -1 if row["kind"] == TAKEN else 0 for row in rows
-        )
+        unsaid = sum((row.kind == TAKING) - (row.kind == TAKEN) for row in rows)
         lost = sorted(self.done - begun - {letter.sequence for letter in self.letters})
         if len(lost) > unsaid:
             for sequence in lost:
                 self.wrong(f"message {sequence} is done, and no worker acknowledged it: lost")
 
-    def _take_in(self, row: np.void, held: dict[tuple[int, int], Held], begun: set[int]) -> None:
-        kind, before, after = int(row["kind"]), int(row["before"]), int(row["after"])
-        span, key = int(row["span"]), (int(row["worker"]), int(row["number"]))
+    def _take_in(self, row: Did, held: dict[tuple[int, int], Held], begun: set[int]) -> None:
+        kind, before, after, span = row.kind, row.before, row.after, row.span
+        key = row.worker, row.number
         if kind == CLAIMED:
             self.claims += 1
             held[key] = Held(
-                *key, int(row["sequence"]), int(row["deliveries"]), before, after,
-                before + span, after + span,
-            )  # fmt: skip
+                *key, row.sequence, row.deliveries, before, after, before + span, after + span
+            )
         elif kind == TAKEN:
-            begun.add(int(row["sequence"]))
+            begun.add(row.sequence)
         elif kind == CLOSING:
             for claim in held.values():
                 if claim.worker == key[0]:

@@ -61,6 +61,11 @@ class Crew(Generic[Ground]):
         self.counts = {"kills": 0, "kills of all": 0}
         self.violations: list[str] = []
 
+    @property
+    def cases(self) -> int:
+        """Processes that were killed."""
+        return self.counts["kills"]
+
     def start(self, slot: Slot) -> None:
         """Start a process in a slot."""
         kind, place = slot
@@ -107,7 +112,13 @@ class Crew(Generic[Ground]):
             self.stopped = None
 
     def leave(self, slot: Slot) -> None:
-        """Wait for a process to exit without being killed."""
+        """Wait for a process to exit without being killed; not if something is wrong already.
+
+        What it waits for may never come then, and each of the others would be waited for as long.
+        """
+        if self.violations or self.ground.errors.said():
+            children.kill(self.pids.pop(slot))
+            return
         if children.ended(self.pids[slot], DRAIN_SECONDS) is None:
             self.violations.append(f"{slot[0]} {slot[1]} hangs for {DRAIN_SECONDS:g} s")
             children.kill(self.pids[slot])

@@ -12,10 +12,11 @@ import random
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from stress.history import Log, Seen, Sent, all_of
 from stress.keeping import use_small_pages_again
-from stress.traffic import RECORD, SEEN, Log, Shape, chained
+from stress.traffic import Shape, chained
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,24 +64,39 @@ class Policy(NamedTuple):
         return self.every or (timedelta(seconds=self.seconds) if self.seconds else "none")
 
 
+class Told(NamedTuple):
+    """That messages up to a sequence are on stable storage."""
+
+    uid: int
+    durable: int
+
+
+class Place(NamedTuple):
+    """Where the taker is about to be, or surely is after a power cut too."""
+
+    uid: int
+    sequence: int
+    kind: int
+
+
 @dataclass
 class Logs:
     """What the processes of a round record: operations, durable marks, and messages received."""
 
     directory: Path
-    acked: list[Log] = field(init=False)
-    told: list[Log] = field(init=False)
-    seen: list[Log] = field(init=False)
-    taken: Log = field(init=False)
+    acked: list[Log[Sent]] = field(init=False)
+    told: list[Log[Told]] = field(init=False)
+    seen: list[Log[Seen]] = field(init=False)
+    taken: Log[Place] = field(init=False)
 
     def __post_init__(self) -> None:
         """Make one log for each writer."""
-        self.acked = [Log(self.directory / f"acked-{i}", RECORD) for i in range(PRODUCERS_MAX)]
-        self.told = [Log(self.directory / f"told-{i}", RECORD) for i in range(PRODUCERS_MAX + 1)]
-        self.seen = [Log(self.directory / f"seen-{i}", SEEN) for i in range(CONSUMERS_MAX)]
-        self.taken = Log(self.directory / "taken", RECORD)
+        self.acked = [Log(self.directory / f"acked-{i}", Sent) for i in range(PRODUCERS_MAX)]
+        self.told = [Log(self.directory / f"told-{i}", Told) for i in range(PRODUCERS_MAX + 1)]
+        self.seen = [Log(self.directory / f"seen-{i}", Seen) for i in range(CONSUMERS_MAX)]
+        self.taken = Log(self.directory / "taken", Place)
 
-    def all(self) -> list[Log]:
+    def all(self) -> list[Log[Any]]:
         """Return all logs."""
         return [*self.acked, *self.told, *self.seen, self.taken]
 
@@ -93,11 +109,6 @@ class Logs:
         """Close the descriptors."""
         for log in self.all():
             log.close()
-
-
-def records(logs: list[Log]) -> list[tuple[int, ...]]:
-    """Return what all of these logs hold."""
-    return list(itertools.chain.from_iterable(log.records() for log in logs))
 
 
 @dataclass(frozen=True)
@@ -126,13 +137,13 @@ class Actor:
         with self.open(policy.sync) as queue, queue.producer() as producer:
             for number in itertools.count():
                 first, count = SHAPE.op(self.uid, number).run(producer)
-                acked.put(self.uid, number, count, first, time.monotonic_ns())
+                acked.put(Sent(self.uid, number, count, first, time.monotonic_ns()))
                 if SHAPE.op(self.uid, number).publishes:
-                    told.put(self.uid, number, 0, first + count, 0)
+                    told.put(Told(self.uid, first + count))
                 if rng.random() < flushes:
-                    told.put(self.uid, number, 0, producer.flush(), 0)
+                    told.put(Told(self.uid, producer.flush()))
                 elif policy.every != 1 and number % 8 == 0:
-                    told.put(self.uid, number, 0, queue.durable_sequence, 0)
+                    told.put(Told(self.uid, queue.durable_sequence))
                 if rng.random() < 0.1:
                     time.sleep(PAUSE_SECONDS)
 
@@ -149,7 +160,7 @@ class Actor:
                     continue
                 for message in batch:
                     digest = chained(digest, message)
-                log.put(self.uid, consumer.sequence, digest, int(durable_only), 0)
+                log.put(Seen(self.uid, consumer.sequence, digest, int(durable_only)))
 
     def take(self) -> None:
         """Resume, receive, acknowledge, trim and compress until the power is cut."""
@@ -166,10 +177,10 @@ class Actor:
                 except TimeoutError:
                     continue
                 durable = rng.random() < DURABLE_SHARE
-                log.put(self.uid, 0, 0, consumer.sequence, ABOUT)
+                log.put(Place(self.uid, consumer.sequence, ABOUT))
                 consumer.ack(durable=durable)
                 if durable:
-                    log.put(self.uid, 0, 0, consumer.sequence, DURABLE)
+                    log.put(Place(self.uid, consumer.sequence, DURABLE))
                 if rng.random() < TRIM_SHARE:
                     queue.trim()
                 if rng.random() < COMPRESS_SHARE:
@@ -199,7 +210,7 @@ class Actor:
     def open_only(self) -> None:
         """Open the queue, which recovers it, and record its state: no later cut may undo that."""
         with self.open() as queue:
-            self.logs.told[PRODUCERS_MAX].put(self.uid, 0, 0, queue.durable_sequence, 0)
+            self.logs.told[PRODUCERS_MAX].put(Told(self.uid, queue.durable_sequence))
             time.sleep(60)
 
 
@@ -207,10 +218,10 @@ class Actor:
 class Claims:
     """The messages that must be there after a cut: read before it."""
 
-    acked: list[tuple[int, ...]]
-    told: list[tuple[int, ...]]
-    seen: list[tuple[int, ...]]
-    taken: list[tuple[int, ...]]
+    acked: list[Sent]
+    told: list[Told]
+    seen: list[Seen]
+    taken: list[Place]
     at_ns: int
 
     @staticmethod
@@ -218,29 +229,29 @@ class Claims:
         """Return the claims recorded so far."""
         at_ns = time.monotonic_ns()
         return Claims(
-            records(logs.acked), records(logs.told), records(logs.seen), logs.taken.records(), at_ns
+            all_of(logs.acked), all_of(logs.told), all_of(logs.seen), logs.taken.events(), at_ns
         )
 
     def places(self, known: int, logs: Logs) -> tuple[int, int]:
         """Return where the taker may be, from where it was before: at least, and at most."""
-        durable = [place for _, _, _, place, kind in self.taken if kind == DURABLE]
-        about = [record[3] for record in logs.taken.records()]  # up to the cut
+        durable = [one.sequence for one in self.taken if one.kind == DURABLE]
+        about = [one.sequence for one in logs.taken.events()]  # up to the cut
         return max([known, *durable]), max([known, *about])
 
     def end(self, policies: dict[int, Policy], slack_seconds: float) -> int:
         """Return the sequence below which every message must be there."""
-        ends = [0, *(record[3] for record in self.told)]
-        ends += [record[1] for record in self.seen if record[3]]
-        by_uid: dict[int, list[tuple[int, ...]]] = {}
+        ends = [0, *(one.durable for one in self.told)]
+        ends += [one.end for one in self.seen if one.is_durable]
+        by_uid: dict[int, list[Sent]] = {}
         for record in self.acked:
-            if record[2]:
-                by_uid.setdefault(record[0], []).append(record)
+            if record.messages:
+                by_uid.setdefault(record.uid, []).append(record)
         for uid, mine in by_uid.items():
             ends.append(_kept(policies[uid], mine, self.at_ns, slack_seconds))
         return max(ends)
 
 
-def _kept(policy: Policy, mine: list[tuple[int, ...]], at_ns: int, slack_seconds: float) -> int:
+def _kept(policy: Policy, mine: list[Sent], at_ns: int, slack_seconds: float) -> int:
     """Return the sequence after the last message that a producer's policy guarantees."""
     if policy.every:
         sequences = [first + i for _, _, count, first, _ in mine for i in range(count)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stress.fault_copies import publishing, shipping, shipping_for_consumer
+from stress.fault_groups import claiming_again
 from stress.lines import SCENARIOS
 from stress.steps import BATCH, LARGE, MIXED, ROTATE, SINGLE
 
@@ -311,6 +312,7 @@ SCENES: Final = (
     SceneKind("repair after a failed sync", _repair_latched),
     SceneKind("salvage", _salvage),
     SceneKind("publish", publishing),
+    SceneKind("claim again", claiming_again),
     SceneKind("ship", shipping),
     SceneKind("ship for a consumer", shipping_for_consumer),
 )

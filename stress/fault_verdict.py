@@ -30,6 +30,7 @@ class Played:
     Attributes:
         fired: how many calls were disturbed.
         counts: of calls, by kind.
+        points: of an undisturbed case: those of each call, by kind; see `fault_matrix.py`.
         uids: of all producers.
         refused: operations whose error states that no message was sent.
         visible: operations whose error states that the messages were sent all the same.
@@ -42,6 +43,7 @@ class Played:
 
     fired: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    points: dict[str, list[list[int]]] = field(default_factory=dict)
     uids: list[int] = field(default_factory=list)
     refused: list[tuple[int, int]] = field(default_factory=list)
     visible: list[tuple[int, int]] = field(default_factory=list)

@@ -18,11 +18,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stress import shim
-from stress.fault_matrix import ALARM_RAISES
+from stress.fault_matrix import ALARM_RAISES, points_of
 from stress.fault_verdict import Interrupted, Judge, Played, descriptors, place_of, target_of
 from stress.faulty_disk import Disk
+from stress.history import Log, Sent
 from stress.steps import MIXED, PAGE_BYTES, op_of, uid_of
-from stress.traffic import RECORD, Log
+from stress.traced import Ways
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,7 @@ class Stage:
         """What a template's queue holds."""
         self.path = str(directory / "watched" / "deep" / "queue")
         self.played = Played()
-        self.acked = Log(directory / "acked", RECORD)
+        self.acked = Log(directory / "acked", Sent)
         self.queue: Queue | None = None
         self.producer: Producer | None = None
         self.error: BaseException | None = None
@@ -63,6 +64,7 @@ class Stage:
         self._disk: Disk | None = None
         self._other_disks: list[Disk] = []
         self._own_sync_failed = False
+        self._ways: Ways | None = None
 
     # --- before and after the fault ---------------------------------------------------------------
 
@@ -99,11 +101,21 @@ class Stage:
             self._disk = Disk(self.path, self.directory / "disk")
             shim.on_sync(self._synced)
         self._own_sync_failed = False
+        if not self.case.how:
+            shim.note_places(on=True)
+            self._ways = Ways(shim.teller())
         shim.begin(self.case.order)
 
     def end(self) -> None:
         """The fault is gone; from here on all must work, unless a sync failed."""
         shim.end()
+        if self._ways is not None:
+            self._ways.end()
+            self.played.points = {
+                kind: [points_of(way[number], sort) for number, sort in found]
+                for way in (self._ways.all(),)
+                for kind, found in shim.places().items()
+            }
         self.played.fired = shim.fired()
         self.played.counts = {kind: count for kind, count in shim.counts().items() if count}
         failed = self.case.fails_syncs and self.played.fired > 0
@@ -223,7 +235,7 @@ class Stage:
         assert producer is not None
         sent = self.attempt("sending", lambda: op_of(uid, number).run(producer))
         if sent is not None:
-            self.acked.put(uid, number, sent[1], sent[0], 0)
+            self.acked.put(Sent(uid, number, sent[1], sent[0]))
             self._number += 1
             if op_of(uid, number).publishes:
                 self.claim_all()
@@ -367,7 +379,7 @@ class Stage:
         except Exception as error:  # noqa: BLE001
             self.wrong(f"sending fails though the fault is gone: {error!r}")
         else:
-            self.acked.put(uid, number, count, first, 0)
+            self.acked.put(Sent(uid, number, count, first))
             if latched and count:
                 self.wrong("a sync failed, and sending still works")
 

@@ -1,46 +1,24 @@
-"""The log of processes that put and get objects, one write for each event, and the proof from it.
-
-The file is appended to, so its order is the order of the writes. An event that a process writes
-before a call precedes the call; one that it writes after a call follows it.
-"""
+"""What processes that put and get objects write down, and the proof from it."""
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
 PUTTING, PUT, GOT, ENDING, DONE, DYING = range(6)
-RECORD: Final = np.dtype([("kind", "<i8"), ("process", "<i8"), ("item", "<i8")])
 VIOLATIONS_MAX = 20
 
 
-class ItemLog:
-    """A file of records, to which any process appends."""
+class Did(NamedTuple):
+    """What a process did with an object, or was about to do."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-
-    def note(self, kind: int, process: int, item: int = 0) -> None:
-        """Append one record."""
-        os.write(self._fd, np.array([(kind, process, item)], RECORD).tobytes())
-
-    def records(self) -> list[tuple[int, int, int]]:
-        """Return all records; the last can have been cut short by a kill."""
-        data = self.path.read_bytes()
-        whole = len(data) // RECORD.itemsize * RECORD.itemsize
-        return [(int(k), int(p), int(i)) for k, p, i in np.frombuffer(data[:whole], RECORD)]
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
+    kind: int
+    process: int
+    item: int = 0
 
 
 @dataclass
@@ -62,7 +40,7 @@ class Judge:
     _done: set[int] = field(default_factory=set)
     _got: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
-    def run(self, records: list[tuple[int, int, int]]) -> None:
+    def run(self, records: Sequence[Did]) -> None:
         """Judge all of it; the queue was empty in the end."""
         put: set[int] = set()
         for kind, process, item in records:

@@ -92,12 +92,12 @@ class Witness:
         """Die at a line, if execution reaches it."""
         notes = Path(self.path).with_name(PLACES_FILE)
         if self.scenario.cut:
-            victim = Victim(at, notes)
+            victim = Victim(at, notes, self.path)
             with self.scenario.open(self.path):
                 victim.end()
         else:
             with self.scenario.open(self.path) as queue:
-                victim = Victim(at, notes)
+                victim = Victim(at, notes, self.path)
                 self.scenario.act(queue)
                 victim.end()
 

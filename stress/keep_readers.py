@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue import Consumer, Queue
-    from stress.traffic import Log
+    from stress.history import Log
+    from stress.keeping import Note
 
 PASS_SECONDS: Final = 0.4
 """So long a reader inside a page waits for retention to pass it."""
@@ -35,10 +36,10 @@ def read(ground: Keeping, slot: int, uid: int) -> None:
             for _ in range(rng.choice((2, 10, 30))):
                 if ground.phase[0] != RUNNING:
                     return
-                rng.choice((inside_a_page, replay, skip))(ground, queue, log)
+                rng.choice((inside_a_page, replay, skip, seek))(ground, queue, log)
 
 
-def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
+def inside_a_page(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
     """Receive a page's first message, wait until the page is gone, and finish it."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
@@ -69,7 +70,7 @@ def inside_a_page(ground: Keeping, queue: Queue, log: Log) -> None:
         check_passed(ground, queue, passed, consumer.sequence)
 
 
-def end_of_page(ground: Keeping, queue: Queue, consumer: Consumer, log: Log) -> int | None:
+def end_of_page(ground: Keeping, queue: Queue, consumer: Consumer, log: Log[Note]) -> int | None:
     """Receive a page's first message; return the sequence after its last one, None if unusable."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
@@ -107,7 +108,36 @@ def check_passed(ground: Keeping, queue: Queue, passed: object, sequence: int) -
             ground.errors.say(f"a consumer at the head {head} is at {found}")
 
 
-def replay(ground: Keeping, queue: Queue, log: Log) -> None:
+def seek(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
+    """Go to the same times again and again: what retention removed is not found any more."""
+    from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
+
+    try:
+        times = queue.times()[1].tolist()
+    except Expired:
+        return
+    consumer, got = queue.consumer(), []
+    deadline = time.monotonic() + PASS_SECONDS
+    while times and time.monotonic() < deadline:
+        since = random.choice(times)
+        head = queue.head_sequence
+        try:
+            consumer.seek(since=since)
+            message = consumer.poll()
+        except Expired:
+            continue
+        if message is None:
+            continue  # retention left nothing from there on
+        if message.sequence < head or message.timestamp < since:
+            ground.errors.say(
+                f"from {since} on there is message {message.sequence} of {message.timestamp}, and "
+                f"the head was {head}"
+            )
+        got.append(message)
+    received(log, got)
+
+
+def replay(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
     """Read all that is there, until it is gone."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
@@ -125,7 +155,7 @@ def replay(ground: Keeping, queue: Queue, log: Log) -> None:
     received(log, got)
 
 
-def skip(ground: Keeping, queue: Queue, log: Log) -> None:
+def skip(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
     """Follow for a while with pauses, skipping what is gone."""
     rng = random.Random(queue.tail_sequence)
     consumer = queue.consumer(on_expired="skip")

@@ -12,6 +12,7 @@ from stress.keeping import CONSUMERS, SHAPE, name_of
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
+    from stress.history import Sent
     from stress.keeping import Terms
 
 NUMBER_MASK: Final = (1 << 32) - 1
@@ -77,7 +78,7 @@ class Watcher:
             return [f"the head is {sequence} in page {page}, which begins with {first}"]
         return []
 
-    def old_bytes(self, uids: list[int], records: list[tuple[int, ...]]) -> list[str]:
+    def old_bytes(self, uids: list[int], records: list[Sent]) -> list[str]:
         """Return which operations of earlier pages are in the last two, which can be reused.
 
         In a ring they are: a page is not zeroed, and a frame there tells that it is none of it.

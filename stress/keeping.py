@@ -11,15 +11,15 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import struct
 import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stress import roles
+from stress.history import Log, Sent
 from stress.roles import NO_MORE, RUNNING, Ground
-from stress.traffic import Log, Shape
+from stress.traffic import Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,7 +37,6 @@ SHAPE: Final = Shape(
 CONSUMERS: Final = 2
 READERS: Final = 2
 PRODUCERS: Final = 2
-NOTE: Final = struct.Struct("<QqQII")  # sequence, timestamp, digest, kind, 0
 RECEIVED, ABOUT, ACKED = range(1, 4)
 FULL_SECONDS: Final = 0.03
 REUSES_SHARE: Final = 0.7
@@ -100,7 +99,9 @@ class Terms:
         if self.reuses:
             use_small_pages_again()
         if self.ring:
-            return Queue(path, ring=RING_PAGES * PAGE_BYTES, full_timeout=FULL_SECONDS)
+            return Queue(
+                path, ring=RING_PAGES * PAGE_BYTES, page_bytes=PAGE_BYTES, full_timeout=FULL_SECONDS
+            )
         policy = Retention(
             max_age=None if self.age is None else timedelta(seconds=self.age),
             max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,
@@ -128,7 +129,16 @@ def use_small_pages_again(*, really: bool = True) -> None:
 
 def digest_of(payload: bytes) -> int:
     """Return the digest that represents a payload in a record."""
-    return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(payload, digest_size=8).digest(), "little", signed=True)
+
+
+class Note(NamedTuple):
+    """What a consumer or reader received, or where a consumer is."""
+
+    sequence: int
+    kind: int
+    timestamp: int = 0
+    digest: int = 0
 
 
 class Keeping(Ground):
@@ -137,8 +147,8 @@ class Keeping(Ground):
     def __init__(self, directory: Path, terms: Terms) -> None:
         super().__init__(directory, producers=PRODUCERS, consumers=0)
         self.terms = terms
-        self.notes = [Log(directory / f"notes-{i}", NOTE) for i in range(CONSUMERS)]
-        self.read = [Log(directory / f"read-{i}", NOTE) for i in range(READERS)]
+        self.notes = [Log(directory / f"notes-{i}", Note) for i in range(CONSUMERS)]
+        self.read = [Log(directory / f"read-{i}", Note) for i in range(READERS)]
 
     def open(self, uid: int) -> Queue:
         """Open the queue with this round's retention."""
@@ -179,12 +189,11 @@ def name_of(slot: int) -> str:
     return f"keeper-{slot}"
 
 
-def received(log: Log, messages: Iterable[Message]) -> None:
+def received(log: Log[Note], messages: Iterable[Message]) -> None:
     """Write down what was received, before anything is acknowledged."""
-    records = [
-        NOTE.pack(m.sequence, m.timestamp, digest_of(m.payload), RECEIVED, 0) for m in messages
-    ]
-    log.put_all(records)
+    log.put_all(
+        Note(one.sequence, RECEIVED, one.timestamp, digest_of(one.payload)) for one in messages
+    )
 
 
 # --- sending --------------------------------------------------------------------------------------
@@ -203,7 +212,7 @@ def produce(ground: Keeping, slot: int, uid: int) -> None:
                 if sent is None:
                     time.sleep(0.001)
                     continue
-                ground.acked[slot].put(uid, number, sent[1], sent[0], 0)
+                ground.acked[slot].put(Sent(uid, number, sent[1], sent[0]))
                 number += 1
                 if rng.random() < 0.02:
                     time.sleep(rng.random() * 0.004)
@@ -263,16 +272,16 @@ def opened(ground: Keeping, queue: Queue, slot: int) -> NamedConsumer:
     consumer = queue.consumer(name_of(slot), on_expired=on_expired)
     assert isinstance(consumer, NamedConsumer)
     found = consumer.acknowledged
-    allowed = places(ground.notes[slot].records())
+    allowed = places(ground.notes[slot].events())
     if found not in allowed:
         ground.errors.say(f"{consumer.name} resumes at {found}, and was at one of {allowed}")
     return consumer
 
 
-def places(records: list[tuple[int, ...]]) -> list[int]:
+def places(notes: list[Note]) -> list[int]:
     """Return where a consumer with these records may be: acknowledged last, or about to."""
     allowed = [0]
-    for sequence, _, _, kind, _ in records:
+    for sequence, kind, *_ in notes:
         if kind == ACKED:
             allowed = [sequence]
         elif kind == ABOUT:
@@ -280,7 +289,7 @@ def places(records: list[tuple[int, ...]]) -> list[int]:
     return allowed
 
 
-def take(ground: Keeping, consumer: Consumer, log: Log, rng: random.Random) -> bool:
+def take(ground: Keeping, consumer: Consumer, log: Log[Note], rng: random.Random) -> bool:
     """Receive some messages and write them down; whether there were any."""
     expected, missed = consumer.sequence, consumer.missed
     try:
@@ -295,31 +304,31 @@ def take(ground: Keeping, consumer: Consumer, log: Log, rng: random.Random) -> b
     return True
 
 
-def acknowledge(consumer: NamedConsumer, log: Log, rng: random.Random) -> None:
+def acknowledge(consumer: NamedConsumer, log: Log[Note], rng: random.Random) -> None:
     """Acknowledge all that was received, or a part of it."""
     before, end = consumer.acknowledged, consumer.sequence
     wanted = end if rng.random() < 0.6 or end <= before else rng.randint(before, end)
-    log.put(wanted, 0, 0, ABOUT, 0)
+    log.put(Note(wanted, ABOUT))
     durable = rng.random() < 0.1
     if wanted == end:
         consumer.ack(durable=durable)
     elif wanted > before:
         consumer.ack(wanted - 1, durable=durable)
-    log.put(consumer.acknowledged, 0, 0, ACKED, 0)
+    log.put(Note(consumer.acknowledged, ACKED))
 
 
-def go_back(queue: Queue, consumer: NamedConsumer, log: Log, rng: random.Random) -> None:
+def go_back(queue: Queue, consumer: NamedConsumer, log: Log[Note], rng: random.Random) -> None:
     """Rewind; from then on what follows is kept again."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
     before = consumer.acknowledged
     wanted = rng.randint(queue.head_sequence, before)
-    log.put(wanted, 0, 0, ABOUT, 0)
+    log.put(Note(wanted, ABOUT))
     try:
         consumer.seek(sequence=wanted)
     except Expired:
         wanted = before
-    log.put(wanted, 0, 0, ACKED, 0)
+    log.put(Note(wanted, ACKED))
 
 
 # --- helpers --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from stress.history import Log, Sent
 from stress.steps import (
     BATCH,
     LARGE,
@@ -26,7 +27,6 @@ from stress.steps import (
 )
 from stress.tampering import overwrite
 from stress.traced import At, Victim
-from stress.traffic import RECORD, Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,14 +138,14 @@ class Template:
         from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
         self.path = directory / "template"
-        log = Log(directory / "template-acked", RECORD)
+        log = Log(directory / "template-acked", Sent)
         with Queue(self.path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
             for number in range(ops):
                 first, count = op_of(TEMPLATE_UID, number).run(producer)
-                log.put(TEMPLATE_UID, number, count, first, 0)
+                log.put(Sent(TEMPLATE_UID, number, count, first))
                 if number == flush_after:
                     self.durable = producer.flush()
-        self.records = log.records()
+        self.records = log.events()
         log.close()
 
     def place(self, scene: Scene, scenario: Scenario) -> None:
@@ -155,7 +155,7 @@ class Template:
         shutil.copytree(self.path, scene.path)
         scene.uids.append(TEMPLATE_UID)
         for record in self.records:
-            scene.acked.put(*record)
+            scene.acked.put(record)
         if scenario.cut is not None:
             scenario.cut(Path(scene.path))
         else:
@@ -184,7 +184,7 @@ def act(scene: Scene, scenario: Scenario, uid: int, at: At | None) -> None:
     """Be the victim: open and send, dying there; None: live, and write down all places."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
-    victim = Victim(at, scene.directory / PLACES_FILE)
+    victim = Victim(at, scene.directory / PLACES_FILE, scene.path)
     sync: Sync = "always" if scenario.durable else "none"
     with Queue(scene.path, page_bytes=PAGE_BYTES, sync=sync) as queue, queue.producer() as producer:
         few = scenario.recovers or scenario.fresh or scenario.kind in {PUBLISH, LARGE}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress import children
+from stress.history import Seen, Sent
 from stress.roles import (
     NO_MORE,
     PAGE_BYTES,
@@ -149,7 +150,7 @@ def send(ground: Ground, producer: Producer, uid: int, number: int) -> int:
     """Send some operations; return the number of the next one."""
     for at in range(number, number + OPS_A_TURN):
         first, count = SHAPE.op(uid, at).run(producer)
-        ground.acked[-1 - uid % 2].put(uid, at, count, first, 0)
+        ground.acked[-1 - uid % 2].put(Sent(uid, at, count, first))
     return number + OPS_A_TURN
 
 
@@ -182,7 +183,7 @@ def sit(ground: Ground, uid: int, base: str) -> tuple[Resources, int]:
                 digest = chained(digest, message)
             if consumer.sequence != sequence:
                 sequence = consumer.sequence
-                ground.seen[-1].put(uid, sequence, digest, 0, 0)
+                ground.seen[-1].put(Seen(uid, sequence, digest))
             time.sleep(PAUSE_SECONDS)
         return settled(base), queue._store.tail.page_number
 

@@ -218,7 +218,7 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
         this.kill_driver()
     outcome.cases += this.kills["drivers"]
     outcome.notes |= {
-        "messages": feeder.sent, "killed drivers": this.kills["drivers"],
+        "reader": this.reader, "messages": feeder.sent, "killed drivers": this.kills["drivers"],
         "kills after a batch": this.batches,
     }  # fmt: skip
 

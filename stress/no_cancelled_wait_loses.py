@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import operator
 import os
 import random
 import signal
@@ -40,19 +41,31 @@ END_SECONDS = 60.0
 MEAN_LIFE_SECONDS = 0.05
 LABEL = struct.Struct("<QQ")  # uid of the sender, number
 LAST = (0, 0)
-FILL = bytes(2 * PAGE_BYTES)
+FIRST = (1, 0)
+FILL = bytes(PAGES * PAGE_BYTES)
 SMALL_MAX = 1200
 SMALL_BYTES_MAX = 7000
 """So many at once fit into one page."""
 LARGE_SHARE = 0.04
 """Of the messages; they do not fit into one page, and into two."""
+LARGE_MAX = 2
+"""Of a batch, with small ones between: more can need more pages than the queue may have."""
+LARGEST_SHARE = 0.02
+LARGEST_BYTES = int(5.5 * PAGE_BYTES)
+"""With the active page, it takes all pages that the queue may have."""
 
 
-def fill(rng: random.Random) -> bytes:
-    """Return what follows the label of a message."""
-    is_large = rng.random() < LARGE_SHARE
-    size = rng.randrange(PAGE_BYTES, 2 * PAGE_BYTES - 400) if is_large else rng.randrange(SMALL_MAX)
-    return FILL[:size]
+def fills(rng: random.Random, count: int) -> list[bytes]:
+    """Return what follows the labels of messages that are sent at once."""
+    if count == 1 and rng.random() < LARGEST_SHARE:
+        return [FILL[:LARGEST_BYTES]]
+    large = [rng.random() < LARGE_SHARE for _ in range(count)]
+    return [
+        FILL[: rng.randrange(PAGE_BYTES, 2 * PAGE_BYTES - 400)]
+        if is_large and sum(large[:i]) < LARGE_MAX
+        else FILL[: rng.randrange(SMALL_MAX)]
+        for i, is_large in enumerate(large)
+    ]
 
 
 class Side:
@@ -147,7 +160,8 @@ class Sending(Side):
         """Send one message, or several at once; if a thread has to, a cancelled one may be sent."""
         numbers = [self.number + i for i in range(self.rng.choice((1, 1, 2, 4)))]
         self.number = numbers[-1] + 1
-        payloads = [LABEL.pack(self.uid, number) + fill(self.rng) for number in numbers]
+        labels = [LABEL.pack(self.uid, number) for number in numbers]
+        payloads = list(map(operator.add, labels, fills(self.rng, len(labels))))
         takes_pages = sum(map(len, payloads)) > SMALL_BYTES_MAX
         if takes_pages:
             self.unknown.append(set(numbers))
@@ -159,10 +173,20 @@ class Sending(Side):
         if takes_pages:
             self.unknown.pop()
 
-    def expected(self, found: set[int]) -> list[int]:
-        """Return what must be there, given what is: all or nothing of what a thread sent."""
-        whole = [numbers for numbers in self.unknown if numbers <= found]
-        return sorted(self.sent.union(*whole))
+    def expected(self, found: list[int]) -> list[int]:
+        """Return what must be there, given what is: all or nothing of what a thread sent.
+
+        A thread that was about to publish when its task was cancelled can do so after the task's
+        next message. Else the order is that of sending.
+        """
+        whole = [sorted(numbers) for numbers in self.unknown if numbers <= set(found)]
+        late = {numbers[0]: numbers for numbers in whole}
+        in_doubt = {number for numbers in whole for number in numbers}
+        told = iter(sorted(self.sent))
+        expected: list[int] = []
+        for number in found:
+            expected += late.get(number, ()) if number in in_doubt else (next(told, -1),)
+        return expected + list(told)
 
     async def run(self) -> None:
         """Send until told to end."""
@@ -240,12 +264,20 @@ class Loops:
             found[uid].append(number)
         for uid, numbers in found.items():
             is_own = uid in own
-            expected = own[uid].expected(set(numbers)) if is_own else list(range(len(numbers)))
+            expected = own[uid].expected(numbers) if is_own else list(range(len(numbers)))
             if numbers != expected:
                 raise AssertionError(
                     f"of {uid}: there and not told: {sorted(set(numbers) - set(expected))[:5]}, "
-                    f"told and not there: {sorted(set(expected) - set(numbers))[:5]}"
+                    f"told and not there: {sorted(set(expected) - set(numbers))[:5]}; "
+                    f"{wrong_order(numbers, expected)}"
                 )
+
+
+def wrong_order(numbers: list[int], expected: list[int]) -> str:
+    """Return where two lists of numbers begin to differ."""
+    pairs = enumerate(zip(numbers, expected, strict=False))
+    at = next((i for i, (one, other) in pairs if one != other), min(map(len, (numbers, expected))))
+    return f"from {at} on: {numbers[at : at + 8]} instead of {expected[at : at + 8]}"
 
 
 def options() -> dict[str, Any]:
@@ -264,7 +296,7 @@ def send_for_ever(directory: Path, uid: int) -> None:
     with Queue(directory / "q", **options()) as queue, queue.producer() as producer:
         number = 0
         while True:
-            producer.send(LABEL.pack(uid, number) + fill(rng))
+            producer.send(LABEL.pack(uid, number) + fills(rng, 1)[0])
             number += 1
             if rng.random() < 0.5:
                 time.sleep(rng.random() * 0.002)
@@ -272,12 +304,18 @@ def send_for_ever(directory: Path, uid: int) -> None:
 
 def one_round(directory: Path, rng: random.Random, seconds: float) -> tuple[int, list[str]]:
     """Run one loop for a while; return cases and violations."""
-    from pagequeue import Queue  # noqa: PLC0415
+    from pagequeue import Queue, QueueFull  # noqa: PLC0415
 
     errors = children.ErrorFile(directory / "errors")
-    with Queue(directory / "q", **options()) as queue:
+    with Queue(directory / "q", **options()) as queue, queue.producer() as producer:
         for i in range(CONSUMERS):
             queue.consumer(f"c{i}").close()
+        # As a producer leaves it that dies before it rolls.
+        queue._store.roller.next_page(queue._store.tail.page_number + 1)
+        try:
+            producer.send(LABEL.pack(*FIRST) + FILL[:LARGEST_BYTES], timeout=STALL_SECONDS)
+        except QueueFull as error:
+            return 1, [f"the first message: {error}"]
     loops = Loops(directory, rng.getrandbits(63))
     pid = children.fork(loops.run, errors, "the loop")
     deadline = time.monotonic() + seconds

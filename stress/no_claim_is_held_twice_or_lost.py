@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import random
-import shutil
 import signal
 import tempfile
 import time
@@ -27,10 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from stress import children, driver, tampering, variant
-from stress.campaign import Budget, Outcome
 from stress.claim_cuts import many_cuts, mixed
 from stress.claim_log import (
     ACKED,
@@ -41,21 +37,23 @@ from stress.claim_log import (
     EXTENDED,
     FLUSHED,
     NOTHING,
-    RECORD,
     REFUSED,
     REJECTED,
     REJECTING,
     TAKEN,
     TAKING,
     VIOLATIONS_MAX,
-    ClaimLog,
+    Did,
     Judge,
     Letter,
     reason_for,
 )
+from stress.history import Log
+from stress.rounds import in_rounds
 
 if TYPE_CHECKING:
     from pagequeue import Queue
+    from stress.campaign import Budget, Outcome
 
 SHORT_SECONDS = 12.0
 WORKERS = 4
@@ -127,7 +125,7 @@ class Worker:
     """One worker: claims, and does all that can be done with a claim."""
 
     def __init__(self, ground: Ground, uid: int) -> None:
-        self.log = ClaimLog(ground.log_path)
+        self.log = Log(ground.log_path, Did)
         self.ground = ground
         self.uid = uid
         self.rng = random.Random(uid)
@@ -144,7 +142,7 @@ class Worker:
                 )
                 for _ in range(self.rng.randrange(20, 400)):
                     self.step(group)
-                self.log.note(CLOSING, self.uid, before=_now())
+                self.log.put(Did(CLOSING, self.uid, before=_now()))
                 self.kept.clear()
                 group.close()
 
@@ -165,21 +163,21 @@ class Worker:
         for claim in claims:
             self.number += 1
             assert is_whole(claim.message.payload), f"{claim.message} is not what was sent"
-            self.log.note(
+            self.log.put(Did(
                 CLAIMED, self.uid, self.number, claim.message.sequence, before, after,
                 int(self.lease * 1e9), claim.deliveries,
-            )  # fmt: skip
+            ))  # fmt: skip
             self.kept.append((self.number, claim))
         while self.kept and (len(self.kept) > 6 or self.rng.random() < 0.7):
             self.use(*self.kept.pop(self.rng.randrange(len(self.kept))))
 
     def take(self, group: Any) -> None:  # noqa: ANN401
         """Take one for good; which one is only known afterwards."""
-        self.log.note(TAKING, self.uid, before=_now())
+        self.log.put(Did(TAKING, self.uid, before=_now()))
         sequence = NOTHING
         with contextlib.suppress(TimeoutError):
             sequence = group.take(timeout=0).sequence
-        self.log.note(TAKEN, self.uid, sequence=sequence, before=_now())
+        self.log.put(Did(TAKEN, self.uid, sequence=sequence, before=_now()))
 
     def use(self, number: int, claim: Any) -> None:  # noqa: ANN401
         """Acknowledge, reject, give back, extend, or sleep over it."""
@@ -192,26 +190,28 @@ class Worker:
                 time.sleep(self.lease * self.rng.random() * 1.5)
                 before = _now()
             if chance < 0.75:
-                self.log.note(ENDING, self.uid, number, sequence, before, span=1)
+                self.log.put(Did(ENDING, self.uid, number, sequence, before, span=1))
                 before = _now()
                 claim.ack()
-                self.log.note(ACKED, self.uid, number, sequence, before, _now())
+                self.log.put(Did(ACKED, self.uid, number, sequence, before, _now()))
             elif chance < 0.8:
                 lease = int(self.lease * 1e9)
-                self.log.note(REJECTING, self.uid, number, sequence, before, span=lease)
+                self.log.put(Did(REJECTING, self.uid, number, sequence, before, span=lease))
                 before = _now()
                 claim.reject(reason_for(self.uid, number))
-                self.log.note(REJECTED, self.uid, number, sequence, before, _now())
+                self.log.put(Did(REJECTED, self.uid, number, sequence, before, _now()))
             elif chance < 0.9:
-                self.log.note(ENDING, self.uid, number, sequence, before)
+                self.log.put(Did(ENDING, self.uid, number, sequence, before))
                 claim.nack(delay=self.rng.choice(DELAYS))
             else:
                 span = self.rng.choice(LEASES)
                 claim.extend(span)
-                self.log.note(EXTENDED, self.uid, number, sequence, before, _now(), int(span * 1e9))
+                self.log.put(
+                    Did(EXTENDED, self.uid, number, sequence, before, _now(), int(span * 1e9))
+                )
                 self.kept.append((number, claim))
         except errors.LeaseLost:
-            self.log.note(REFUSED, self.uid, number, sequence, before, _now())
+            self.log.put(Did(REFUSED, self.uid, number, sequence, before, _now()))
 
 
 def produce(ground: Ground, seed: int) -> None:
@@ -233,7 +233,7 @@ def produce(ground: Ground, seed: int) -> None:
 
 def help_out(ground: Ground, seed: int) -> None:
     """Flush the group's state, and keep its file as it was then, for the next power cut."""
-    log, rng = ClaimLog(ground.log_path), random.Random(seed)
+    log, rng = Log(ground.log_path, Did), random.Random(seed)
     with ground.queue() as queue:
         group = queue.group(NAME, capacity=CAPACITY)
         synced = group._owner_lock.sync
@@ -246,7 +246,7 @@ def help_out(ground: Ground, seed: int) -> None:
             temporary = ground.image_path.with_suffix(".new")
             temporary.write_bytes(ground.group_file.read_bytes())
             temporary.rename(ground.image_path)
-            log.note(FLUSHED, HELPER_UID, before=began, after=_now())
+            log.put(Did(FLUSHED, HELPER_UID, before=began, after=_now()))
 
         group._owner_lock.sync = sync  # type: ignore[method-assign]
         while True:
@@ -264,13 +264,20 @@ class Round:
     def __init__(self, directory: Path, rng: random.Random) -> None:
         self.ground = Ground(directory, keeps_all=rng.random() >= RETAINING_SHARE)
         self.rng = rng
-        self.log = ClaimLog(self.ground.log_path)
+        self.log = Log(self.ground.log_path, Did)
         self.pids: dict[int, int] = {}
         self.uids: dict[int, int] = {}
         self.deaths: dict[int, int] = {}
-        self.counts = {"kills": 0, "deaths at a step": 0, "power cuts": 0, "cuts of copies": 0}
-        self.claims = self.refused = self.rejected = self.buried = 0
+        self.counts = {
+            "kills": 0, "deaths at a step": 0, "power cuts": 0, "cuts of copies": 0,
+            "rounds with retention": int(not self.ground.keeps_all), "claims": 0,
+        }  # fmt: skip
         self.violations: list[str] = []
+
+    @property
+    def cases(self) -> int:
+        """Processes that were killed, or died at a step."""
+        return self.counts["kills"] + self.counts["deaths at a step"]
 
     def start_worker(self, slot: int) -> None:
         """Start a worker; some die on their own at a step of the table."""
@@ -372,7 +379,7 @@ class Round:
                 file.write(mixed(before, now, self.rng))
             self.ground.image_path.unlink()  # recovery makes another file
         tampering.pretend_power_cut(self.ground.path)
-        self.log.note(CUT, HELPER_UID, before=_now())
+        self.log.put(Did(CUT, HELPER_UID, before=_now()))
         self.start_others()
         for slot in range(WORKERS):
             self.start_worker(slot)
@@ -387,7 +394,7 @@ class Round:
         def body() -> None:
             letters = {letter.sequence for letter in dead_letters(ground)}
             wrong = many_cuts(
-                ground.group_file, ground.image_path, ground.log_path, ground.directory / "room",
+                ground.group_file, ground.image_path, self.log.events(), ground.directory / "room",
                 letters, random.Random(seed), count,
             )  # fmt: skip
             answer.write_text(json.dumps(wrong))
@@ -416,20 +423,21 @@ class Round:
         if status != 0 or said:
             return
         end, letters, problems = json.loads(answer.read_text())
-        self.buried = len(letters)
+        self.counts["dead letters"] = len(letters)
         letters = [Letter(*letter) for letter in letters]
         judge = Judge(self.last_signs(), letters, set(range(end)), MAX_DELIVERIES)
-        judge.judge(self.ground.log_path)
-        self.claims, self.refused, self.rejected = judge.claims, judge.refused, judge.rejected
+        judge.judge(self.log.events())
+        self.counts |= {
+            "claims": judge.claims, "late and refused": judge.refused, "rejected": judge.rejected,
+        }  # fmt: skip
         self.violations += judge.violations + problems
 
     def last_signs(self) -> dict[int, int]:
         """Return when each worker was killed; of one that died at a step, its last record."""
         deaths = dict(self.deaths)
-        for row in np.fromfile(self.ground.log_path, RECORD):
-            worker = int(row["worker"])
-            if self.deaths.get(worker) == 0:
-                deaths[worker] = max(deaths[worker], int(row["before"]), int(row["after"]))
+        for row in self.log.events():
+            if self.deaths.get(row.worker) == 0:
+                deaths[row.worker] = max(deaths[row.worker], row.before, row.after)
         return deaths
 
 
@@ -461,14 +469,14 @@ def drain(ground: Ground) -> tuple[int, list[Letter], list[str]]:
             after = _now()
             for claim in claims:
                 worker.number += 1
-                sequence = claim.message.sequence
-                worker.log.note(
-                    CLAIMED, 1, worker.number, sequence, before, after, int(5e9), claim.deliveries
+                number, sequence = worker.number, claim.message.sequence
+                worker.log.put(
+                    Did(CLAIMED, 1, number, sequence, before, after, int(5e9), claim.deliveries)
                 )
-                worker.log.note(ENDING, 1, worker.number, sequence, _now(), span=1)
+                worker.log.put(Did(ENDING, 1, number, sequence, _now(), span=1))
                 before_ack = _now()
                 claim.ack()
-                worker.log.note(ACKED, 1, worker.number, sequence, before_ack, _now())
+                worker.log.put(Did(ACKED, 1, number, sequence, before_ack, _now()))
         letters = dead_letters(ground)
         problems = [f"{one.file}: {one.reason}" for one in queue.verify().problems]
         (counted,) = [one.group.dead_letters for one in queue.consumers() if one.group is not None]
@@ -479,37 +487,19 @@ def drain(ground: Ground) -> tuple[int, list[Letter], list[str]]:
         return queue.tail_sequence, letters, problems
 
 
+def one_round(base: str, rng: random.Random, deadline: float, _cases_max: int) -> Round:
+    """Run one round in a new directory."""
+    with tempfile.TemporaryDirectory(
+        prefix="pagequeue-claims-", dir=base, ignore_cleanup_errors=True
+    ) as directory:
+        current = Round(Path(directory), random.Random(rng.getrandbits(62)))
+        current.run(min(deadline, time.monotonic() + ROUND_SECONDS))
+    return current
+
+
 def campaign(budget: Budget) -> Outcome:
     """Try it, in this process, which has the core with kill points."""
-    rng = random.Random(budget.seed)
-    outcome = Outcome(0)
-    totals: dict[str, int] = {}
-    deadline = time.monotonic() + budget.seconds
-    base = Path(tempfile.mkdtemp(dir=driver.scratch_directory(), prefix="pagequeue-claims-"))
-    try:
-        number = 0
-        while time.monotonic() < deadline and not outcome.violations:
-            directory = base / str(number)
-            directory.mkdir()
-            number += 1
-            seed = rng.getrandbits(62)
-            round_ = Round(directory, random.Random(seed))
-            round_.run(min(deadline, time.monotonic() + ROUND_SECONDS))
-            outcome.violations += [f"round {number}: {text}" for text in round_.violations]
-            for name, count in {
-                **round_.counts, "claims": round_.claims, "late and refused": round_.refused,
-                "rejected": round_.rejected, "dead letters": round_.buried, "rounds": 1,
-                "rounds with retention": not round_.ground.keeps_all,
-            }.items():  # fmt: skip
-                totals[name] = totals.get(name, 0) + count
-            outcome.cases = totals["kills"] + totals["deaths at a step"]
-            if budget.cases is not None and outcome.cases >= budget.cases:
-                break
-            shutil.rmtree(directory)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-    outcome.notes = {**totals, "seed": budget.seed}
-    return outcome
+    return in_rounds(budget, one_round, cases_max=1 << 30, violations_max=1)
 
 
 def run(budget: Budget) -> Outcome:

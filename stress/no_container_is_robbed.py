@@ -6,8 +6,9 @@ lock and are killed while they try. None may get through, none may wait without 
 is continued or killed, and host and container continue, with large messages too; every message is
 proved (I1 to I4, I8, I23), and every claim is acknowledged once (I14, I15). Either the host or the
 holder opens the queue first, and so has the mutex. A container with another clock does not end the
-host's leases, and one that cannot tell the boot does not write. A case is a stop, or one of these
-two.
+host's leases, one that cannot tell the boot does not write, and one that opens a closed queue
+through another mount gets no message that was acknowledged. A case is a stop, or one of these
+three.
 """
 
 from __future__ import annotations
@@ -279,9 +280,40 @@ def _without_boot_id(scene: Scene) -> None:
     scene.errors.say("a container that cannot tell the boot opened the queue for writing")
 
 
+def _other_mount(scene: Scene) -> None:
+    """Close the queue, and open it through another mount: what was acknowledged stays so."""
+    from pagequeue import NothingReceived, Queue  # noqa: PLC0415  the core is chosen by now
+
+    rng = random.Random(scene.path)
+    sent, done = MESSAGES, set[int]()
+    with (
+        Queue(scene.path, page_bytes=PAGE_BYTES) as queue,
+        queue.producer() as producer,
+        queue.group(GROUP) as group,
+    ):
+        producer.send_many([b"%d" % i for i in range(sent)])
+        flushed_at = rng.randrange(2 * sent)
+        for number, claim in enumerate(group.claim_many(rng.randint(1, sent))):
+            if rng.randrange(4):
+                claim.ack()
+                done.add(claim.message.sequence)
+            if number == flushed_at:
+                group.flush()
+    apart.mounts()
+    found: list[int] = []
+    with Queue(scene.path) as queue, queue.group(GROUP) as group:
+        try:
+            while True:
+                found.append(group.claim(timeout=0).message.sequence)
+        except NothingReceived:
+            pass
+    if sorted(found) != sorted(set(range(sent)) - done):
+        scene.errors.say(f"{sorted(done)} were acknowledged, and {sorted(found)} are delivered")
+
+
 def _play_others(base: str, outcome: Outcome) -> None:
-    """Be a container with another clock, and one without a boot id."""
-    for body in (_other_clock, _without_boot_id):
+    """Be a container with another clock, one with another mount, and one without a boot id."""
+    for body in (_other_clock, _other_mount, _without_boot_id):
         with (
             tempfile.TemporaryDirectory(prefix="pagequeue-apart-", dir=base) as directory,
             Scene(directory) as scene,

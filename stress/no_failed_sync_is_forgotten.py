@@ -19,20 +19,20 @@ import importlib
 import json
 import os
 import random
-import struct
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
 from stress.faulty_disk import Disk
+from stress.history import Log, Sent
 from stress.steps import BATCH, LARGE, MIXED, SHAPES, SINGLE, op_of, uid_of
-from stress.traffic import RECORD, VIOLATIONS_MAX, Log, Proof
+from stress.traffic import VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +52,6 @@ NOT_YET_SENT = ("queue-staged", "queue-publishing")
 """Where a large message is until its commit: a failed sync there ends one call."""
 NAME_EVERY = 5
 PAUSE_SECONDS = 0.002
-SAID = struct.Struct("<QQQQ")  # uid, what, ns, sequence
 CLAIM, FAILURE, SENT = range(3)
 SYNCS: Final[dict[str, Any]] = {
     "flush": "none",
@@ -63,6 +62,15 @@ SYNCS: Final[dict[str, Any]] = {
 POLICIES = ("stop", "seal", "mixed")
 """Of all senders; mixed: of those whose syncs fail "stop", of the others "seal"."""
 LASTS = {"once": 1, "twice": 2, "5 times": 5, "for ever": 1 << 40}
+
+
+class Said(NamedTuple):
+    """What a process was told, and when."""
+
+    uid: int
+    what: int
+    at: int
+    sequence: int
 
 
 @dataclass(frozen=True)
@@ -110,8 +118,8 @@ class Scene:
         self.mode, self.policy, self.lasts, self.order, self.senders = self.plan.drawn()
         self.path = str(self.directory / "queue")
         self.errors = children.ErrorFile(self.directory / "errors")
-        self.acked = Log(self.directory / "acked", RECORD)
-        self.said = Log(self.directory / "said", SAID)
+        self.acked = Log(self.directory / "acked", Sent)
+        self.said = Log(self.directory / "said", Said)
         self.disk = Disk(self.path, self.directory / "disk")
 
     def close(self) -> None:
@@ -121,11 +129,11 @@ class Scene:
 
     def say(self, uid: int, what: int, sequence: int, when: int | None = None) -> None:
         """Record what a process was told; no kill and no power cut undoes it."""
-        self.said.put(uid, what, when or time.monotonic_ns(), sequence)
+        self.said.put(Said(uid, what, when or time.monotonic_ns(), sequence))
 
     def claims(self) -> int:
         """Return up to where any process was told that all is on stable storage."""
-        return max((r[3] for r in self.said.records() if r[1] == CLAIM), default=0)
+        return max((one.sequence for one in self.said.events() if one.what == CLAIM), default=0)
 
     # --- the processes that use it ----------------------------------------------------------------
 
@@ -186,7 +194,7 @@ class Scene:
         number = self._numbers.get(uid, 0)
         began = time.monotonic_ns()
         first, count = op_of(uid, number).run(producer)
-        self.acked.put(uid, number, count, first, 0)
+        self.acked.put(Sent(uid, number, count, first))
         self._numbers[uid] = number + 1
         if count:
             self.say(uid, SENT, first, began)
@@ -257,7 +265,7 @@ class Scene:
         for pid in pids:
             self._ended(pid)
         children.kill(watcher)
-        self.failed = any(record[1] == FAILURE for record in self.said.records())
+        self.failed = any(one.what == FAILURE for one in self.said.events())
         self._judge_words()
         if self.apart(self._prove, "the proof"):
             self.apart(lambda: self._after_a_cut("cut", claimed), "the cut in between")
@@ -286,10 +294,10 @@ class Scene:
 
     def _judge_words(self) -> None:
         """No process sends after a reported failure, and none is told of one that was overcome."""
-        records = self.said.records()
-        failures = [record[2] for record in records if record[1] == FAILURE]
+        records = self.said.events()
+        failures = [one.at for one in records if one.what == FAILURE]
         if self.policy == "stop" and failures:
-            late = [r for r in records if r[1] == SENT and r[2] > min(failures)]
+            late = [one for one in records if one.what == SENT and one.at > min(failures)]
             if late:
                 self.violations.append(f"{len(late)} were sent after a failed sync was told")
         if self.policy == "seal" and failures and self.lasts == "once":
@@ -298,7 +306,7 @@ class Scene:
     def _prove(self) -> None:
         """Open the queue again: whether more can be sent follows; all that was sent is there."""
         uid = uid_of(SINGLE, 1 << 40)
-        records = self.acked.records()
+        records = self.acked.events()
         queue = self.opened(None)
         sent = self._go_on(queue, uid)
         stopped = sent is None
@@ -310,7 +318,7 @@ class Scene:
             uid += len(SHAPES)
             sent = self._go_on(queue, uid)
             assert sent is not None, "repaired, and sending fails"
-        records.append((uid, 0, sent[1], sent[0], 0))
+        records.append(Sent(uid, 0, sent[1], sent[0]))
         proof = Proof(op_of, [*self.uids, uid_of(SINGLE, 1 << 40), uid], records)
         messages = list(queue.replay())
         proof.run(messages)

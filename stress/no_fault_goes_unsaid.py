@@ -13,7 +13,6 @@ from __future__ import annotations
 import faulthandler
 import functools
 import gc
-import itertools
 import json
 import os
 import random
@@ -21,7 +20,7 @@ import re
 import shutil
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,15 +28,16 @@ from typing import TYPE_CHECKING, Any
 from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
 from stress.fault_copies import prove_replica
-from stress.fault_matrix import Case, cases_of
+from stress.fault_matrix import Case, cases_of, ordered
 from stress.fault_scenes import SCENES, SceneKind
 from stress.fault_verdict import Played
 from stress.faults import KEPT_DISK, Stage
 from stress.faulty_disk import Disk
+from stress.history import Log, Sent
 from stress.lines import TEMPLATE_UID, Template
 from stress.publications import wrong_entries
 from stress.steps import PUBLISH, SHAPES, SINGLE, op_of, uid_of
-from stress.traffic import HEADER, RECORD, Log, Proof
+from stress.traffic import HEADER, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -110,6 +110,7 @@ class Campaign:
         self.settled = self._recovered_copy()
         self.scenes = {scene.name: scene for scene in SCENES}
         self.ends: dict[str, int] = {}
+        self.points = 0
         self.payloads = self._payloads()
 
     def _recovered_copy(self) -> Path:
@@ -194,8 +195,8 @@ class Campaign:
         """Open the queue undisturbed, continue, compare all of it; then repeat it with the disk."""
         wrong: list[str] = []
         path = str(directory / "watched" / "deep" / "queue")
-        log = Log(directory / "acked", RECORD)
-        records = log.records()
+        log = Log(directory / "acked", Sent)
+        records = log.events()
         log.close()
         if not scene.fresh:
             end = self.ends[scene.name]
@@ -213,23 +214,21 @@ class Campaign:
     # --- all of them ------------------------------------------------------------------------------
 
     def matrix(self, tally: Tally) -> list[Case]:
-        """Play every scene undisturbed and return all cases: different ones first."""
-        groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
+        """Play every scene undisturbed and return all cases, each point of the library first."""
+        cases: dict[str, list[Case]] = {}
+        points: dict[str, dict[str, list[list[int]]]] = {}
         for name in self.scenes:
             case = Case(name)
             self.find_end(name)
             with tempfile.TemporaryDirectory(dir=self.directory) as place:
                 played = self.play(case, Path(place))
             tally.add(case, played)
-            for one in cases_of(name, played.counts):
-                groups[one.scene, one.kind, one.how].append(one)
-        rng = random.Random(self.budget.seed)
-        columns = list(groups.values())
-        rng.shuffle(columns)
-        for column in columns:
-            rng.shuffle(column)
-        rounds = itertools.zip_longest(*columns)
-        return [case for one_round in rounds for case in one_round if case is not None]
+            cases[name] = list(cases_of(name, played.counts))
+            points[name] = played.points
+        self.points = len(
+            {(kind, at[-1]) for of in points.values() for kind, found in of.items() for at in found}
+        )
+        return ordered(cases, points, random.Random(self.budget.seed))
 
     def work(self, cases: Iterable[Case]) -> Tally:
         """Play cases until they are done, the time is up, or violations are enough to examine."""
@@ -256,6 +255,7 @@ class Campaign:
         tried = tally.tried - len(self.scenes)
         notes = {
             "whole matrix": whole,
+            "points": self.points,
             "tried of it": f"{tried}, that is all of it" if tried == whole else tried,
             "disturbed a call": tally.fired,
             "by call": dict(sorted(tally.kinds.items())),
@@ -311,7 +311,7 @@ def _act(scene: SceneKind, case: Case, directory: Path, expected: list[bytes]) -
 def _prove_queue(
     path: str,
     uids: list[int],
-    records: list[tuple[int, ...]],
+    records: list[Sent],
     played: Played,
     wrong: list[str],
 ) -> list[bytes]:
@@ -325,7 +325,7 @@ def _prove_queue(
             if not played.latched:
                 wrong.append(f"opened again, sending reports a failed sync: {error}")
         else:
-            records.append((PROOF_UID, 0, count, first, 0))
+            records.append(Sent(PROOF_UID, 0, count, first))
             if played.latched:
                 wrong.append("a sync failed, and another process sends all the same")
         proof = Proof(op_of, uids, records)

@@ -20,18 +20,20 @@ import asyncio
 import os
 import random
 import signal
-import struct
 import tempfile
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stress import children, driver, tampering
-from stress.campaign import Budget, Outcome
+from stress.history import Log
+from stress.rounds import in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+
+    from stress.campaign import Budget, Outcome
 
 SHORT_SECONDS = 10.0
 VIOLATIONS_MAX = 5
@@ -41,7 +43,6 @@ LIVES_MAX = 60
 MEAN_LIFE_SECONDS = 0.035
 CUT_SHARE = 0.15
 END_SECONDS = 30.0
-RECORD = struct.Struct("<QQQ")  # uid of the life, element, acknowledged before
 FILL = random.Random(7).randbytes(2 * PAGE_BYTES)
 LARGE_EVERY = 61
 """One element in so many does not fit into one page."""
@@ -55,6 +56,14 @@ def element(number: int) -> bytes:
     return number.to_bytes(8, "little") + FILL[size:end]
 
 
+class CameOut(NamedTuple):
+    """An element that came out of the flow."""
+
+    uid: int  # of the life
+    number: int
+    acknowledged: int  # before it
+
+
 class BrokenOffError(Exception):
     """How a life ends that fails."""
 
@@ -62,9 +71,9 @@ class BrokenOffError(Exception):
 class Life:
     """One process that has the flow, until it is killed or exits."""
 
-    def __init__(self, directory: Path, uid: int, total: int) -> None:
+    def __init__(self, directory: Path, seen: Log[CameOut], uid: int, total: int) -> None:
         self.path = str(directory / "q")
-        self.seen = os.open(directory / "seen", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self.seen = seen
         self.uid = uid
         self.total = total
         self.rng = random.Random(uid)
@@ -108,7 +117,7 @@ class Life:
         number = int.from_bytes(message.payload[:8], "little")
         if message.payload != element(number) or message.sequence != number:
             raise AssertionError(f"{message.sequence} came out as {number}: not what was sent")
-        os.write(self.seen, RECORD.pack(self.uid, number, flow.acknowledged))
+        self.seen.put(CameOut(self.uid, number, flow.acknowledged))
         if self.by_hand and number % 7 == 0:
             flow.commit(message)
         if self.naps and number % 50 == 0:
@@ -181,11 +190,12 @@ class Round:
         self.rng = rng
         self.total = rng.choice((2_000, 20_000, 200_000))
         self.errors = children.ErrorFile(directory / "errors")
+        self.seen = Log(directory / "seen", CameOut)
         self.pids: list[int] = []
         self.order: list[int] = []
-        self.counts = {"kills": 0, "lives that exited": 0, "power cuts pretended": 0}
+        self.counts = {"kills": 0, "lives that exited": 0, "power cuts pretended": 0,
+                       "came out": 0, "came again": 0}  # fmt: skip
         self.violations: list[str] = []
-        self.came_out = self.repeated = 0
 
     @property
     def cases(self) -> int:
@@ -195,9 +205,8 @@ class Round:
     def start(self) -> None:
         """Start a life."""
         uid = self.rng.getrandbits(63)
-        life = Life(self.directory, uid, self.total)
+        life = Life(self.directory, self.seen, uid, self.total)
         self.pids.append(children.fork(life.run, self.errors, f"{life.how} ({uid})"))
-        os.close(life.seen)
 
     def run(self, deadline: float, lives_max: int) -> None:
         """Kill and start again until the round has had enough."""
@@ -242,16 +251,14 @@ class Round:
         """Let a last life drain the rest, then compare all records."""
         from pagequeue import Queue  # noqa: PLC0415
 
-        last = Life(self.directory, 1, self.total)
-        os.close(last.seen)
+        last = Life(self.directory, self.seen, 1, self.total)
         place = self.place()
         if place < self.total - 5_000:  # enough to see that it continues
             last.total = self.total = min(self.total, self.stored() + 2_000)
-        last = Life(self.directory, 1, self.total)
+        last = Life(self.directory, self.seen, 1, self.total)
         last.count_max, last.by_hand, last.naps = None, False, False
         last.give_max, last.empties = self.total, False
         pid = children.fork(last.run, self.errors, "the last life")
-        os.close(last.seen)
         if children.ended(pid, END_SECONDS) is None:
             children.kill(pid)
             self.violations.append(f"the last life hangs for {END_SECONDS:g} s")
@@ -268,8 +275,7 @@ class Round:
 
     def place(self) -> int:
         """Return the element up to which any came out."""
-        data = (self.directory / "seen").read_bytes()
-        return max((number for _, number, _ in RECORD.iter_unpack(data)), default=0)
+        return max((one.number for one in self.seen.events()), default=0)
 
     def stored(self) -> int:
         """Return how many elements are stored."""
@@ -281,7 +287,7 @@ class Round:
     def prove_order(self) -> None:
         """Compare what came out, life by life."""
         uid_before, expected, furthest, acked = None, 0, 0, 0
-        for uid, number, acknowledged in RECORD.iter_unpack((self.directory / "seen").read_bytes()):
+        for uid, number, acknowledged in self.seen.events():
             if uid == uid_before:
                 if number != expected:
                     self.violations.append(f"a life got {number} instead of {expected}")
@@ -291,8 +297,8 @@ class Round:
                 )
             if acknowledged > number:
                 self.violations.append(f"{acknowledged} were acknowledged when {number} came out")
-            self.came_out += 1
-            self.repeated += number < furthest
+            self.counts["came out"] += 1
+            self.counts["came again"] += number < furthest
             uid_before, expected = uid, number + 1
             furthest, acked = max(furthest, number + 1), max(acked, acknowledged)
             if len(self.violations) >= VIOLATIONS_MAX:
@@ -315,6 +321,7 @@ def one_round(base: str, rng: random.Random, deadline: float, lives_max: int) ->
         except Exception as error:  # noqa: BLE001  a failed open or read is a violation
             current.violations.append(f"{type(error).__name__}: {error}")
         current.errors.close()
+        current.seen.close()
     return current
 
 
@@ -322,23 +329,7 @@ def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
     import pagequeue.flow.flow  # noqa: F401, PLC0415  children are forked with all of it there
 
-    rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
-    base = driver.scratch_directory()
-    outcome = Outcome(0, notes={"rounds": 0, "came out": 0, "came again": 0, "directory": base})
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
-        left = LIVES_MAX if budget.cases is None else min(LIVES_MAX, budget.cases - outcome.cases)
-        if left <= 0:
-            break
-        done = one_round(base, rng, deadline, left)
-        outcome.cases += done.cases
-        outcome.violations += [f"round {outcome.notes['rounds']}: {v}" for v in done.violations]
-        outcome.notes["rounds"] += 1
-        outcome.notes["came out"] += done.came_out
-        outcome.notes["came again"] += done.repeated
-        for what, count in done.counts.items():
-            outcome.notes[what] = outcome.notes.get(what, 0) + count
-    return outcome
+    return in_rounds(budget, one_round, cases_max=LIVES_MAX, violations_max=VIOLATIONS_MAX)
 
 
 def run(budget: Budget) -> Outcome:

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING
 from stress import children, driver
 from stress.campaign import Budget, Outcome
 from stress.disks import MIB, Disk, Unavailable, private_mounts
+from stress.history import MemoryLog, Sent, all_of
 from stress.squeeze import fill, halves, relieve
-from stress.tenant import CASE, MemoryLog, Tenant, problems_of, shape_of
-from stress.traffic import RECORD, VIOLATIONS_MAX, Proof
+from stress.tenant import Case, Tenant, problems_of, shape_of
+from stress.traffic import VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +52,8 @@ class Episode:
         self.queue_path = disk.path / "queue"
         self.page_bytes = rng.choice(PAGE_BYTES)
         self.errors = children.ErrorFile(directory / "errors")
-        self.cases = MemoryLog(CASE)
-        self.logs: list[MemoryLog] = []
+        self.cases = MemoryLog(Case)
+        self.logs: list[MemoryLog[Sent]] = []
         self.directory = directory
         self.uids: list[int] = []
         self.violations: list[str] = []
@@ -72,7 +73,7 @@ class Episode:
         """Return a new user of the queue."""
         uid = self.rng.getrandbits(63)
         self.uids.append(uid)
-        log = MemoryLog(RECORD)
+        log = MemoryLog(Sent)
         self.logs.append(log)
         return Tenant(self.queue_path, self.disk.path, self.page_bytes, uid, log, self.cases)
 
@@ -119,7 +120,7 @@ class Episode:
                 fill(self.disk.path, self.rng.choice((0, 0, self.page_bytes)))
                 time.sleep(self.rng.expovariate(50))
                 relieve(self.disk.path)
-                self.cases.put(0)
+                self.cases.put(Case(0))
             time.sleep(self.rng.expovariate(100))
             self.killed = self.rng.random() < 0.3
         finally:
@@ -138,7 +139,7 @@ class Episode:
 
         try:
             with Queue(self.queue_path, page_bytes=self.page_bytes) as queue:
-                records = [record for log in self.logs for record in log.records()]
+                records = all_of(self.logs)
                 proof = Proof(shape_of(self.page_bytes).op, self.uids, records)
                 proof.run(message for batch in queue.batches() for message in batch)
                 self.violations += proof.violations
@@ -162,10 +163,11 @@ class Episode:
                 self.alone()
             self.prove()
             self.violations += self.errors.said()
-            return len(self.cases.records())
+            return len(self.cases.events())
         finally:
             relieve(self.disk.path)
-            for log in [*self.logs, self.cases]:
+            self.cases.close()
+            for log in self.logs:
                 log.close()
             self.errors.close()
             for entry in (self.queue_path, self.directory):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stress import children, driver
-from stress.campaign import Budget, Outcome
+from stress.history import Log
 from stress.item_log import (
     DONE,
     DYING,
@@ -35,12 +35,15 @@ from stress.item_log import (
     PUT,
     PUTTING,
     VIOLATIONS_MAX,
-    ItemLog,
+    Did,
     Judge,
 )
+from stress.rounds import in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from stress.campaign import Budget, Outcome
 
 SHORT_SECONDS = 10.0
 PAGE_BYTES = 16384
@@ -86,14 +89,14 @@ class Ground:
 def produce(ground: Ground, uid: int) -> None:
     """Put objects until killed."""
     rng = random.Random(uid)
-    log, queue = ItemLog(ground.log_path), ground.queue()
+    log, queue = Log(ground.log_path, Did), ground.queue()
     large_share = LARGE_SHARES[uid % 2]
     for number in range(1 << 20):
         item = uid << 20 | number
         size_bytes = PAGE_BYTES * 2 if rng.random() < large_share else rng.randrange(200)
-        log.note(PUTTING, uid, item)
+        log.put(Did(PUTTING, uid, item))
         queue.put((item, bytes(size_bytes)))
-        log.note(PUT, uid, item)
+        log.put(Did(PUT, uid, item))
         if rng.random() < 0.2:
             time.sleep(rng.random() * 0.004)
 
@@ -103,7 +106,7 @@ def work(ground: Ground, uid: int) -> None:
     from queue import Empty  # noqa: PLC0415
 
     rng = random.Random(uid)
-    log, queue = ItemLog(ground.log_path), ground.queue()
+    log, queue = Log(ground.log_path, Did), ground.queue()
     held: list[int] = []
     ends_at = rng.randrange(50, 3000)
     for number in range(1 << 20):
@@ -112,16 +115,16 @@ def work(ground: Ground, uid: int) -> None:
         except Empty:
             item = None
         if item is not None:
-            log.note(GOT, uid, item)
+            log.put(Did(GOT, uid, item))
             held.append(item)
         if rng.random() < 0.1:
             time.sleep(rng.random() * 0.005)
         while ground.joinable and held and (len(held) >= HELD_MAX or rng.random() < 0.7):
-            log.note(ENDING, uid, held[0])
+            log.put(Did(ENDING, uid, held[0]))
             queue.task_done()
-            log.note(DONE, uid, held.pop(0))
+            log.put(Did(DONE, uid, held.pop(0)))
         if number == ends_at:  # it ends with what it holds
-            log.note(DYING, uid)
+            log.put(Did(DYING, uid))
             del queue
             gc.collect()
             return
@@ -157,10 +160,15 @@ class Round:
     def __init__(self, ground: Ground, rng: random.Random) -> None:
         self.ground = ground
         self.rng = rng
-        self.log = ItemLog(ground.log_path)
+        self.log = Log(ground.log_path, Did)
         self.pids: dict[int, tuple[int, int]] = {}  # slot to process and uid
         self.counts = {"kills": 0, "kills of all": 0, "ended by themselves": 0}
         self.violations: list[str] = []
+
+    @property
+    def cases(self) -> int:
+        """Processes that were killed."""
+        return self.counts["kills"]
 
     def start(self, slot: int) -> None:
         """Start a process in a slot."""
@@ -173,7 +181,7 @@ class Round:
     def kill(self, slots: list[int]) -> None:
         """Kill processes; from now on others may get the objects they held."""
         for slot in slots:
-            self.log.note(DYING, self.pids[slot][1])
+            self.log.put(Did(DYING, self.pids[slot][1]))
             os.kill(self.pids[slot][0], signal.SIGKILL)
         for slot in slots:
             status = os.waitpid(self.pids.pop(slot)[0], 0)[1]
@@ -225,7 +233,7 @@ class Round:
         """Judge the log, and check which files are left."""
         self.violations += self.ground.errors.said()
         judge = Judge(self.ground.joinable)
-        judge.run(self.log.records())
+        judge.run(self.log.events())
         self.violations += judge.violations[:VIOLATIONS_MAX]
         with contextlib.suppress(FileNotFoundError):
             left = os.listdir(os.path.join(self.ground.path, "items-large"))
@@ -236,18 +244,18 @@ def drain(ground: Ground, uid: int) -> None:
     """Get all that is left, and be done with it."""
     from queue import Empty  # noqa: PLC0415
 
-    log, queue = ItemLog(ground.log_path), ground.queue()
+    log, queue = Log(ground.log_path, Did), ground.queue()
     items = queue._open()
     while items.done < items.tail if ground.joinable else not queue.empty():
         try:  # objects of dead processes return a little later
             item, _ = queue.get(timeout=EMPTY_SECONDS)
         except Empty:
             continue
-        log.note(GOT, uid, item)
+        log.put(Did(GOT, uid, item))
         if ground.joinable:
-            log.note(ENDING, uid, item)
+            log.put(Did(ENDING, uid, item))
             queue.task_done()
-            log.note(DONE, uid, item)
+            log.put(Did(DONE, uid, item))
     if ground.joinable:
         queue.join()
 
@@ -275,6 +283,8 @@ def one_round(base: str, rng: random.Random, deadline: float, kills_max: int) ->
             for pid, _ in current.pids.values():
                 children.kill(pid)
         current.prove()
+        kind = f"{'JoinableQueue' if joinable else 'Queue'}({maxsize})"
+        current.violations = [f"{kind}: {violation}" for violation in current.violations]
         current.log.close()
         current.ground.errors.close()
         shutil.rmtree(current.ground.path, ignore_errors=True)
@@ -285,23 +295,7 @@ def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
     import pagequeue.multiprocessing  # noqa: F401, PLC0415  children are forked with all of it there
 
-    rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
-    base = driver.scratch_directory()
-    outcome = Outcome(0, notes={"rounds": 0, "directory": base})
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
-        left = 1 << 30 if budget.cases is None else budget.cases - outcome.cases
-        if left <= 0:
-            break
-        done = one_round(base, rng, deadline, left)
-        ground = done.ground
-        kind = f"{'JoinableQueue' if ground.joinable else 'Queue'}({ground.maxsize})"
-        outcome.cases += done.counts["kills"]
-        outcome.violations += [f"{kind}: {violation}" for violation in done.violations]
-        outcome.notes["rounds"] += 1
-        for what, count in done.counts.items():
-            outcome.notes[what] = outcome.notes.get(what, 0) + count
-    return outcome
+    return in_rounds(budget, one_round, cases_max=1 << 30, violations_max=VIOLATIONS_MAX)
 
 
 def run(budget: Budget) -> Outcome:

@@ -20,19 +20,20 @@ import os
 import random
 import shutil
 import signal
-import struct
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stress import children, driver, tampering
-from stress.campaign import Budget, Outcome
+from stress.history import Log
+from stress.rounds import in_rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pagequeue.journal import Journal
+    from stress.campaign import Budget, Outcome
 
 SHORT_SECONDS = 12.0
 VIOLATIONS_MAX = 5
@@ -44,12 +45,19 @@ CUT_SHARE = 0.2
 DAMAGE_SHARE = 0.2
 BACKUP_SHARE = 0.2
 READY_SECONDS = 30.0
-SEEN = struct.Struct("<QQQ")  # uid of the life (0: nobody's update), entries, checksum of them
 STEPS = ("_flush", "_commit", "_kept", "_trim", "sweep", "_write", "remove", "rename")
 """Of a compaction; a life can end before or after each."""
 ACCOUNTS = 12
 LARGE_SHARE = 0.03
 """Of the entries; each takes several pages."""
+
+
+class Reached(NamedTuple):
+    """Which history a process has."""
+
+    uid: int  # of the life; 0: it was no update of its own
+    entries: int
+    chain: int  # their checksum
 
 
 class Chain:
@@ -98,9 +106,9 @@ def opened(path: str, **options: Any) -> Journal[dict[str, Any]]:  # noqa: ANN40
 class Life:
     """One process that updates, compacts and follows, until it is killed."""
 
-    def __init__(self, directory: Path, uid: int) -> None:
+    def __init__(self, directory: Path, seen: Log[Reached], uid: int) -> None:
         self.path = str(directory / "j")
-        self.seen = os.open(directory / "seen", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self.seen = seen
         self.uid = uid
         self.rng = random.Random(uid)
         self.follows = self.rng.random() < 0.2
@@ -169,7 +177,7 @@ class Life:
     def saw(self, journal: Journal[dict[str, Any]], uid: int) -> None:
         """Write down how many entries lead to which history."""
         count, chain = journal.read(lambda state: (state["count"], state["chain"]))
-        os.write(self.seen, SEEN.pack(uid, count, chain))
+        self.seen.put(Reached(uid, count, chain))
 
 
 class Round:
@@ -180,6 +188,7 @@ class Round:
         self.path = directory / "j"
         self.rng = rng
         self.errors = children.ErrorFile(directory / "errors")
+        self.seen = Log(directory / "seen", Reached)
         self.pids: list[int] = []
         self.names = ("kills", "deaths at a step", "cuts", "damaged", "put together")
         self.counts = dict.fromkeys(self.names, 0)
@@ -196,9 +205,8 @@ class Round:
     def start(self) -> None:
         """Start a life."""
         uid = self.rng.getrandbits(60) | 1
-        life = Life(self.directory, uid)
+        life = Life(self.directory, self.seen, uid)
         self.pids.append(children.fork(life.run, self.errors, f"life {uid:x}"))
-        os.close(life.seen)
 
     def run(self, deadline: float, lives_max: int) -> None:
         """Kill, judge and start again until the round has had enough."""
@@ -247,12 +255,11 @@ class Round:
     def compare(self, *, may_lose: bool) -> None:
         """Open, replay, and compare with everything that was seen."""
         lost: list[int] = []
-        data = (self.directory / "seen").read_bytes() if (self.directory / "seen").exists() else b""
-        whole = len(data) // SEEN.size * SEEN.size
-        for _, count, chain in SEEN.iter_unpack(data[self.read_to : whole]):
+        seen = self.seen.events(self.read_to)
+        for _, count, chain in seen:
             if self.known.setdefault(count, chain) != chain:
                 self.violations.append(f"two histories of {count} entries were seen")
-        self.read_to = whole
+        self.read_to += len(seen)
         for read_only in (True, False):
             with opened(
                 str(self.path), create=False, read_only=read_only, compact_on_open=False
@@ -369,13 +376,12 @@ class Round:
         shutil.copytree(self.path, backup, ignore=shutil.ignore_patterns("queue-journal"))
         begun = self.entries
         with opened(str(self.path), create=False, snapshots=3) as journal:
-            life = Life(self.directory, self.rng.getrandbits(60) | 1)
+            life = Life(self.directory, self.seen, self.rng.getrandbits(60) | 1)
             name = f"{life.uid:x}"
             for _ in range(self.rng.randrange(1, 30)):
                 journal.update(lambda state: life.decided(state, name))
             report = journal.compact()
             head = journal.queue.head_sequence
-        os.close(life.seen)
         if report.pages or head > begun:  # the log of before is needed for what it had
             shutil.rmtree(backup)
             return
@@ -393,12 +399,11 @@ class Round:
             return  # nothing could be right: the next round begins anew
         self.known = {one: chain for one, chain in self.known.items() if one <= begun}
         with opened(str(self.path), create=False, compact_on_open=False) as journal:
-            life = Life(self.directory, self.rng.getrandbits(60) | 1)
+            life = Life(self.directory, self.seen, self.rng.getrandbits(60) | 1)
             name = f"{life.uid:x}"
             for _ in range(self.rng.randrange(1, 60)):
                 journal.update(lambda state: life.decided(state, name))
                 life.saw(journal, life.uid)
-        os.close(life.seen)
         if self.is_mended():
             self.compare(may_lose=False)
 
@@ -434,7 +439,9 @@ def one_round(base: str, rng: random.Random, deadline: float, lives_max: int) ->
         finally:
             for pid in current.pids:
                 children.kill(pid)
+        current.counts["entries"] = current.entries
         current.errors.close()
+        current.seen.close()
     return current
 
 
@@ -442,22 +449,7 @@ def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
     import pagequeue.journal  # noqa: F401, PLC0415  children are forked with all of it there
 
-    rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
-    base = driver.scratch_directory()
-    outcome = Outcome(0, notes={"rounds": 0, "entries": 0, "directory": base})
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
-        left = LIVES_MAX if budget.cases is None else min(LIVES_MAX, budget.cases - outcome.cases)
-        if left <= 0:
-            break
-        done = one_round(base, rng, deadline, left)
-        outcome.cases += done.cases
-        outcome.violations += [f"round {outcome.notes['rounds']}: {v}" for v in done.violations]
-        outcome.notes["rounds"] += 1
-        outcome.notes["entries"] += done.entries
-        for what, count in done.counts.items():
-            outcome.notes[what] = outcome.notes.get(what, 0) + count
-    return outcome
+    return in_rounds(budget, one_round, cases_max=LIVES_MAX, violations_max=VIOLATIONS_MAX)
 
 
 def run(budget: Budget) -> Outcome:

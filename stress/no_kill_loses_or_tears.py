@@ -13,7 +13,6 @@ replay (I1 to I5, I8, I10). A case is a kill.
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import tempfile
 import time
@@ -21,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stress import children, driver, tampering
-from stress.campaign import Budget, Outcome
 from stress.crew import Crew
+from stress.history import Seen, all_of
 from stress.roles import (
     CONSUMER,
     HELPER,
@@ -35,9 +34,13 @@ from stress.roles import (
     STALL_SECONDS,
     Ground,
 )
+from stress.rounds import in_rounds
 from stress.traffic import VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
+    import random
+
+    from stress.campaign import Budget, Outcome
     from stress.crew import Slot
 
 SHORT_SECONDS = 10.0
@@ -62,8 +65,7 @@ class Round(Crew[Ground]):
         super().__init__(ground, rng, SLOTS, ROLES)
         self.path = self.ground.path
         self.mortal = [slot for slot in self.slots if slot[1] > 0 or slot[0] == HELPER]
-        self.counts |= {"stops": 0, "power cuts pretended": 0}
-        self.messages = 0
+        self.counts |= {"stops": 0, "power cuts pretended": 0, "messages": 0}
 
     def stop(self, slot: Slot) -> None:
         """Stop a process for a while, and count it."""
@@ -125,7 +127,7 @@ class Round(Crew[Ground]):
         self.leave_all(HELPER)
         self.ground.phase[0] = NO_MORE
         self.leave_all(CONSUMER)
-        return True
+        return not self.violations and not self.ground.errors.said()  # else some were killed
 
     def leave_all(self, wanted: str) -> None:
         """Wait for processes of a kind to end by themselves."""
@@ -144,7 +146,7 @@ class Round(Crew[Ground]):
             with queue.producer() as producer:  # the last one dead may have left a roll half done
                 producer.rotate()
             self.took(time.monotonic() - started)
-            records = [record for log in self.ground.acked for record in log.records()]
+            records = all_of(self.ground.acked)
             proof = Proof(SHAPE.op, self.uids, records)
             proof.run(message for batch in queue.batches() for message in batch)
             report = queue.verify()
@@ -152,9 +154,9 @@ class Round(Crew[Ground]):
         self.violations += proof.violations
         self.violations += [f"verify: {problem}" for problem in report.problems]
         self.violations += [f"left over: {name}" for name in strays]
-        self.messages = len(proof.digests) - 1
+        self.counts["messages"] = len(proof.digests) - 1
         for slot, log in enumerate(self.ground.seen):
-            self.prove_stream(slot, log.records(), proof.digests, drained=drained)
+            self.prove_stream(slot, log.events(), proof.digests, drained=drained)
 
     def took(self, seconds: float) -> None:
         """Opening and continuing after a kill of all has the same limit."""
@@ -162,7 +164,7 @@ class Round(Crew[Ground]):
             self.violations.append(f"opening again took {seconds:.3f} s")
 
     def prove_stream(
-        self, slot: int, records: list[tuple[int, ...]], digests: list[int], *, drained: bool
+        self, slot: int, records: list[Seen], digests: list[int], *, drained: bool
     ) -> None:
         """Compare what a consumer saw with the replay, at every place that it recorded."""
         for _, sequence, digest, *_ in records:
@@ -197,24 +199,7 @@ def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
     import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
 
-    rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
-    base = driver.scratch_directory()
-    outcome = Outcome(0, notes={"rounds": 0, "messages": 0, "directory": base})
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
-        left = ROUND_KILLS_MAX
-        if budget.cases is not None:
-            left = min(left, budget.cases - outcome.cases)
-        if left <= 0:
-            break
-        done = one_round(base, rng, deadline, left)
-        outcome.cases += done.counts["kills"]
-        outcome.violations += [f"round {outcome.notes['rounds']}: {v}" for v in done.violations]
-        outcome.notes["rounds"] += 1
-        outcome.notes["messages"] += done.messages
-        for what, count in done.counts.items():
-            outcome.notes[what] = outcome.notes.get(what, 0) + count
-    return outcome
+    return in_rounds(budget, one_round, cases_max=ROUND_KILLS_MAX, violations_max=VIOLATIONS_MAX)
 
 
 def run(budget: Budget) -> Outcome:

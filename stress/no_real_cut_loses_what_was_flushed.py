@@ -40,9 +40,9 @@ from stress.cut_round import (
     Logs,
     Policy,
     opened,
-    records,
 )
 from stress.disks import LOG_DROPPED, LOG_FLUSHED, Disk, Unavailable, private_mounts
+from stress.history import all_of
 from stress.publications import wrong_entries
 from stress.traffic import VIOLATIONS_MAX, Proof, chained
 
@@ -235,10 +235,10 @@ class Cutter:
         actor = self.actor(0, 0)
         self.start(actor.open_only, "opener")
         time.sleep(self.rng.uniform(0, 0.015))
-        told = self.logs.told[-1].records()
+        told = self.logs.told[-1].events()
         self.cut()
         self.outcome.notes["cut again"] += 1
-        return max((record[3] for record in told), default=0)
+        return max((one.durable for one in told), default=0)
 
     # --- the proof --------------------------------------------------------------------------------
 
@@ -304,7 +304,7 @@ class Cutter:
         if digest != self.digests[-1]:
             self.wrong(f"the first {known} messages, which survived a cut, have changed")
             return
-        sent = records(self.logs.acked)
+        sent = all_of(self.logs.acked)
         tail = queue.tail_sequence
         proof = Proof(SHAPE.op, list(self.policies), sent, digests=self.digests, end=tail)
         proof.run(messages)

@@ -28,6 +28,7 @@ from pathlib import Path
 from stress import children, driver, tampering
 from stress.campaign import Budget, Outcome
 from stress.flush_cost import judge_flushes
+from stress.history import all_of
 from stress.lodgers import CONSUMERS, PRODUCERS, Lodger, Report, come_and_go, sit
 from stress.roles import (
     NO_MORE,
@@ -122,7 +123,7 @@ class Generation:
         with Queue(self.ground.path, page_bytes=PAGE_BYTES) as queue:
             if not queue.recovery.scanned:
                 self.violations.append("no recovery took place")
-            records = [record for log in self.ground.acked for record in log.records()]
+            records = all_of(self.ground.acked)
             proof = Proof(SHAPE.op, self.uids, records)
             proof.run(message for batch in queue.batches() for message in batch)
             report = queue.verify()
@@ -131,7 +132,7 @@ class Generation:
         self.violations += [f"verify: {problem}" for problem in report.problems]
         self.messages = len(proof.digests) - 1
         for log in self.ground.seen:
-            for _, sequence, digest, *_ in log.records():
+            for _, sequence, digest, *_ in log.events():
                 if sequence > self.messages or proof.digests[sequence] != digest:
                     self.violations.append(f"{log.path.name} is another stream up to {sequence}")
                     break

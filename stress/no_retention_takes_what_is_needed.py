@@ -33,6 +33,7 @@ from pathlib import Path
 from stress import children, driver, keep_lines, tampering
 from stress.campaign import Budget, Outcome
 from stress.crew import DRAIN_SECONDS, Crew
+from stress.history import Sent, all_of
 from stress.keep_readers import KEEPER, READER, ROLES
 from stress.keep_scenarios import TRIMMING
 from stress.keep_watch import Watcher
@@ -73,10 +74,10 @@ PAUSE_SECONDS = 0.002
 
 
 @dataclass
-class Sent:
+class Expected:
     """The messages that may and must have been received, and last sends of killed producers."""
 
-    records: list[tuple[int, ...]]
+    records: list[Sent]
     uids: list[int]
     known: dict[int, int] = field(default_factory=dict)
     last_acts: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -155,9 +156,9 @@ class Round(Crew[Keeping]):
             self.act()
         self.go_on(float("inf"))
 
-    def records(self) -> list[tuple[int, ...]]:
+    def records(self) -> list[Sent]:
         """Return what producers were told."""
-        return [record for log in self.ground.acked for record in log.records()]
+        return all_of(self.ground.acked)
 
     def act(self) -> None:
         """Do one of the operations that must not harm any process."""
@@ -207,9 +208,9 @@ class Round(Crew[Keeping]):
             self.violations.append(f"a replay from {head} to {end} gives {len(left)} messages")
         strays = [name for name in os.listdir(self.ground.path) if ".tmp-" in name]
         self.violations += [f"left over: {name}" for name in strays]
-        sent = Sent(records, self.uids)
+        sent = Expected(records, self.uids)
         for log in [*self.ground.notes, *self.ground.read]:
-            found = {r[0]: r[2] for r in log.records() if r[3] == RECEIVED}
+            found = {one.sequence: one.digest for one in log.events() if one.kind == RECEIVED}
             all_of_it = self.terms.keeps and log in self.ground.notes
             self.violations += sent.wrong(found, end, log.path.name, all_of_it=all_of_it)
         self.violations += sent.wrong(left, end, "the last reader", all_of_it=False)

@@ -177,7 +177,7 @@ class Other:
                     self.refused("send", lambda: producer.send(b"stolen"), LockTimeout)
                     self.refused("a batch", lambda: producer.send_many([b"a", b"b"]), LockTimeout)
                     self.refused("a large message", lambda: producer.send(LARGE), LockTimeout)
-                    self.refused("rotate", producer.seal, LockTimeout)
+                    self.refused("rotate", producer._seal, LockTimeout)
                     self.allowed("flush", producer.flush)
                 elif self.lock == PREPARATION:
                     self.refused("a large message", lambda: producer.send(LARGE), LockTimeout)
@@ -192,7 +192,7 @@ class Other:
 
     def read(self) -> None:
         """Read all there is, without a lock."""
-        sent = sum(record[2] for record in self.scene.acked.records())
+        sent = sum(record[2] for record in self.scene.acked.events())
         with self.open(read_only=True) as queue:
             count = sum(1 for _ in queue.replay())
         if count < sent:
@@ -327,8 +327,8 @@ class Campaign:
         with copy:
             shutil.copytree(scene.path, copy.path)
             copy.uids += scene.uids
-            for record in scene.acked.records():
-                copy.acked.put(*record)
+            for record in scene.acked.events():
+                copy.acked.put(record)
             try:
                 copy.prove()
             except Exception as error:  # noqa: BLE001  a failed open is a violation

@@ -32,6 +32,7 @@ import numpy as np
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.history import MemoryLog, Sent
 from stress.hostile import (
     KINDS,
     NAMES,
@@ -42,8 +43,8 @@ from stress.hostile import (
     become,
     pester,
 )
-from stress.tenant import MemoryLog, problems_of
-from stress.traffic import RECORD, VIOLATIONS_MAX, Proof, Shape
+from stress.tenant import problems_of
+from stress.traffic import VIOLATIONS_MAX, Proof, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +73,7 @@ class Scene:
         self.owner = rng.choice((0, VICTIM, VICTIM))
         self.place = Neighbourhood(base, self.owner, rng)
         self.errors = children.ErrorFile(base / "errors")
-        self.acked = MemoryLog(RECORD)
+        self.acked = MemoryLog(Sent)
         self.uids: list[int] = []
         self.tries = 0
         self.violations: list[str] = []
@@ -116,7 +117,7 @@ class Scene:
             for number in range(self.rng.randint(1, 12)):
                 op = SHAPE.op(uid, number)
                 first, count = op.run(producer)
-                self.acked.put(uid, number, count, first, 0)
+                self.acked.put(Sent(uid, number, count, first))
             self.send_addresses(producer)
             producer.flush()
         whose(queue, mode)
@@ -217,7 +218,7 @@ class Scene:
 
         try:
             with Queue(path, prefix=PREFIX, read_only=True, trust=("other_owner",)) as queue:
-                proof = Proof(SHAPE.op, self.uids, self.acked.records())
+                proof = Proof(SHAPE.op, self.uids, self.acked.events())
                 proof.run(message for batch in queue.batches() for message in batch)
                 self.violations += proof.violations
                 self.violations += [f"verify: {problem}" for problem in problems_of(queue)]

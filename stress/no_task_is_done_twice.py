@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
-import shutil
 import tempfile
 import time
 from datetime import timedelta
@@ -24,10 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stress import children, driver, task_audit
-from stress.campaign import Budget, Outcome
+from stress.history import Log, MessageLog, messages_in
+from stress.rounds import in_rounds
+from stress.task_audit import STATE, TOLD_DONE, TOLD_REFUSED, Note
 
 if TYPE_CHECKING:
     from pagequeue.tasks import TaskClaim, TaskStore
+    from stress.campaign import Budget, Outcome
 
 SHORT_SECONDS = 10.0
 WORKERS = 6
@@ -49,21 +50,16 @@ class Ground:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.store_path = directory / "store"
-        self.notes_path = directory / "notes"
         self.log_path = directory / "log"
         self.end_path = directory / "end"
         self.errors = children.ErrorFile(directory / "errors")
-        self._notes = os.open(self.notes_path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self.notes = Log(directory / "notes", Note)
 
     def store(self, **options: Any) -> TaskStore:  # noqa: ANN401 - of TaskStore
         """Open the store."""
         from pagequeue.tasks import TaskStore  # noqa: PLC0415  the core is chosen by now
 
         return TaskStore(self.store_path, page_bytes=PAGE_BYTES, **options)
-
-    def note(self, *words: object) -> None:
-        """Record an event, in one write that no kill cuts."""
-        os.write(self._notes, json.dumps(words).encode() + b"\n")
 
 
 # --- the processes that are killed ----------------------------------------------------------------
@@ -151,7 +147,7 @@ class Worker:
                 claim.save(claim.value | {"saved": self.rng.randrange(99)})
                 self.kept.append(claim)
         except Stale:
-            self.ground.note("refused", *claim.task.ref)
+            self.ground.notes.put(Note(TOLD_REFUSED, *claim.task.ref))
 
     def finish(self, claim: TaskClaim) -> None:
         """Finish a step, and insert the next one."""
@@ -164,7 +160,7 @@ class Worker:
             claim.ack(insert=[NewTask(self.rng.choice(QUEUES), following)])
         else:
             claim.ack()
-        self.ground.note("done", *ref)
+        self.ground.notes.put(Note(TOLD_DONE, *ref))
 
     def change(self) -> None:
         """Change or move one task if others are as they were read."""
@@ -182,9 +178,8 @@ class Worker:
     def compare(self) -> None:
         """Write down the digest of the state that this process has."""
         journal = self.store.journal
-        self.ground.note(
-            "state", *journal.read(lambda state: (journal.sequence, task_audit.digest(state)))
-        )
+        place = journal.read(lambda state: (journal.sequence, task_audit.digest(state)))
+        self.ground.notes.put(Note(STATE, *place))
 
 
 def work(ground: Ground, seed: int) -> None:
@@ -201,7 +196,7 @@ def record(ground: Ground) -> None:
     """Keep every entry; acknowledge it, so that compaction may remove it, when it is written."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
 
-    with Queue(ground.store_path) as queue, ground.log_path.open("ab", buffering=0) as file:
+    with Queue(ground.store_path) as queue, contextlib.closing(MessageLog(ground.log_path)) as log:
         consumer = queue.consumer(RECORDER)
         while True:
             try:
@@ -212,12 +207,7 @@ def record(ground: Ground) -> None:
                 ):
                     return
                 continue
-            parts = []
-            for message in batch:
-                payload = message.payload
-                head = task_audit.HEAD.pack(message.sequence, message.timestamp, len(payload))
-                parts += [head, payload]
-            file.write(b"".join(parts))
+            log.put_all(batch)
             consumer.ack()
 
 
@@ -259,9 +249,13 @@ class Round:
         self.ground = Ground(directory)
         self.rng = rng
         self.pids: dict[int, int] = {}
-        self.kills = 0
-        self.counts: dict[str, int] = {}
+        self.counts = {"kills": 0, "entries": 0}
         self.violations: list[str] = []
+
+    @property
+    def cases(self) -> int:
+        """Transactions that were judged."""
+        return self.counts["entries"]
 
     def start(self, slot: int) -> None:
         """Start a worker."""
@@ -272,7 +266,7 @@ class Round:
 
     def kill(self, slot: int) -> None:
         """Kill a worker; one that ended before has failed."""
-        self.kills += 1
+        self.counts["kills"] += 1
         if not children.was_killed(children.kill(self.pids.pop(slot))):
             self.violations.append(f"worker {slot} had exited unasked")
 
@@ -300,7 +294,7 @@ class Round:
             self.in_child("judge", self.judge)
             self.read_answer("judgement")
         self.violations += self.ground.errors.said()[: task_audit.VIOLATIONS_MAX]
-        self.counts["entries"] = task_audit.count(self.ground.log_path)
+        self.counts["entries"] = sum(1 for _ in messages_in(self.ground.log_path))
 
     def in_child(self, name: str, body: Any) -> bool:  # noqa: ANN401 - a function
         """Run a function in a child: this process opens no queue, because it forks."""
@@ -325,7 +319,9 @@ class Round:
 
     def judge(self) -> None:
         """Judge the round, in a child."""
-        self.answer("judgement", *task_audit.judge(self.ground.log_path, self.ground.notes_path))
+        self.answer(
+            "judgement", *task_audit.judge(self.ground.log_path, self.ground.notes.events())
+        )
 
     def answer(self, name: str, violations: list[str], counts: dict[str, int]) -> None:
         """Leave an answer to the parent."""
@@ -340,6 +336,16 @@ class Round:
             self.counts |= counts
 
 
+def one_round(base: str, rng: random.Random, deadline: float, _cases_max: int) -> Round:
+    """Run one round in a new directory."""
+    with tempfile.TemporaryDirectory(
+        prefix="pagequeue-tasks-", dir=base, ignore_cleanup_errors=True
+    ) as directory:
+        current = Round(Path(directory), random.Random(rng.getrandbits(62)))
+        current.run(min(deadline, time.monotonic() + ROUND_SECONDS))
+    return current
+
+
 def campaign(budget: Budget) -> Outcome:
     """Try it."""
     # Once, and not in each child: that takes longer than a worker lives.
@@ -347,31 +353,9 @@ def campaign(budget: Budget) -> Outcome:
 
     import pagequeue.tasks  # noqa: F401, PLC0415
 
-    rng = random.Random(budget.seed)
-    outcome = Outcome(0)
-    totals: dict[str, int] = {}
-    deadline = time.monotonic() + budget.seconds
-    base = Path(tempfile.mkdtemp(dir=driver.scratch_directory(), prefix="pagequeue-tasks-"))
-    number = 0
-    try:
-        while time.monotonic() < deadline and not outcome.violations:
-            directory = base / str(number)
-            directory.mkdir()
-            number += 1
-            round_ = Round(directory, random.Random(rng.getrandbits(62)))
-            round_.run(min(deadline, time.monotonic() + ROUND_SECONDS))
-            outcome.violations += [f"round {number}: {text}" for text in round_.violations]
-            for name, count in {**round_.counts, "kills": round_.kills, "rounds": 1}.items():
-                totals[name] = totals.get(name, 0) + count
-            outcome.cases = totals.get("entries", 0)
-            if budget.cases is not None and outcome.cases >= budget.cases:
-                break
-            shutil.rmtree(directory)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
-    if not outcome.violations and not totals.get("jobs done"):
+    outcome = in_rounds(budget, one_round, cases_max=1 << 30, violations_max=1)
+    if not outcome.violations and not outcome.notes.get("jobs done"):
         outcome.cases = 0  # no transaction was tried
-    outcome.notes = {**totals, "seed": budget.seed}
     return outcome
 
 

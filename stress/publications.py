@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Producer, Queue
     from pagequeue.bulk.staged_pages import Chunk
+    from stress.history import Sent
     from stress.traffic import Op
 
 CHUNK_COUNT = 25
@@ -45,7 +46,7 @@ def publish(producer: Producer, uid: int, number: int, payloads: list[bytes]) ->
 
 
 def wrong_entries(
-    queue: Queue, uids: Iterable[int], op: Callable[[int, int], Op], records: list[tuple[int, ...]]
+    queue: Queue, uids: Iterable[int], op: Callable[[int, int], Op], records: list[Sent]
 ) -> list[str]:
     """Return where the ledger and the messages disagree.
 
@@ -80,7 +81,7 @@ def _wrong_with(
     uid: int,
     number: int,
     done: range | None,
-    told: tuple[int, ...] | None,
+    told: Sent | None,
     payloads: list[bytes],
 ) -> list[str]:
     name = f"piece {number} of {uid}"

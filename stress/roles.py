@@ -14,10 +14,11 @@ import os
 import random
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stress import children
-from stress.traffic import RECORD, SEEN, Log, Shape, chained
+from stress.history import Log, Seen, Sent
+from stress.traffic import Shape, chained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +49,13 @@ class Ground:
         with (directory / "phase").open("a+b") as file:  # any process may create it; data is kept
             file.truncate(mmap.PAGESIZE)
             self.phase = mmap.mmap(file.fileno(), mmap.PAGESIZE)
-        self.acked = [Log(directory / f"acked-{i}", RECORD) for i in range(producers)]
-        self.seen = [Log(directory / f"seen-{i}", SEEN) for i in range(consumers)]
+        self.acked = [Log(directory / f"acked-{i}", Sent) for i in range(producers)]
+        self.seen = [Log(directory / f"seen-{i}", Seen) for i in range(consumers)]
 
     def close(self) -> None:
         """Close all descriptors."""
-        for log in [*self.acked, *self.seen]:
+        closing: list[Log[Any]] = [*self.acked, *self.seen]
+        for log in closing:
             log.close()
         self.errors.close()
         self.phase.close()
@@ -94,7 +96,7 @@ def produce(ground: Ground, slot: int, uid: int) -> None:
                     started = time.monotonic()
                     first, count = op.run(producer)
                     ground.stalled(time.monotonic() - started, "send")
-                    acked.put(uid, number, count, first, 0)
+                    acked.put(Sent(uid, number, count, first))
                     number += 1
                     if SYNCS[uid % len(SYNCS)] == "always":
                         covered(ground, queue, first + count, "a send under sync='always'")
@@ -113,7 +115,7 @@ def covered(ground: Ground, queue: Queue, end: int, what: str) -> None:
 def consume(ground: Ground, slot: int, uid: int) -> None:
     """Receive from where the one before was killed, until told to stop."""
     log = ground.seen[slot]
-    before = log.records()
+    before = log.events()
     sequence, digest = before[-1][1:3] if before else (0, 0)
     durable_only = slot == len(ground.seen) - 1
     with ground.open(uid) as queue:
@@ -128,7 +130,7 @@ def consume(ground: Ground, slot: int, uid: int) -> None:
                 digest = chained(digest, message)
             if consumer.sequence != sequence:
                 sequence = consumer.sequence
-                log.put(uid, sequence, digest, 0, 0)
+                log.put(Seen(uid, sequence, digest))
                 if durable_only:
                     covered(ground, queue, sequence, "a consumer of what is durable")
             elif last:
@@ -192,7 +194,7 @@ def verify(ground: Ground, uid: int) -> None:
     rng = random.Random(uid)
     is_made = False
     while ground.phase[0] == RUNNING:
-        is_made = is_made or any(log.records() for log in ground.acked)  # read before the open
+        is_made = is_made or any(log.events() for log in ground.acked)  # read before the open
         try:
             opened = ground.open(uid) if rng.random() < 0.5 else Queue(ground.path, read_only=True)
         except QueueNotFound as missing:

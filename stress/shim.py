@@ -89,6 +89,9 @@ def _library() -> Any | None:  # noqa: ANN401  ctypes has no public type for it
     for name in ("count", "fired"):
         getattr(library, f"shim_{name}").restype = ctypes.c_long
     library.shim_fired_path.restype = ctypes.c_char_p
+    library.shim_at.argtypes = [ctypes.c_uint32]
+    library.shim_place.argtypes = [ctypes.c_int, ctypes.c_long]
+    library.shim_place.restype = ctypes.c_uint64
     assert library.shim_kind_count() == len(KINDS), "shim.py and shim.h list other kinds"
     return library
 
@@ -127,6 +130,31 @@ def counts() -> Mapping[str, int]:
     """Return how many calls of each kind there were since `begin`."""
     library = _loaded()
     return {kind: int(library.shim_count(i)) for i, kind in enumerate(KINDS)}
+
+
+def note_places(*, on: bool) -> None:
+    """Note from now on, or no longer, in which place of the program each counted call is made."""
+    _loaded().shim_note_places(on)
+
+
+def teller() -> Callable[[int], object]:
+    """Return a function that tells the number of the place that the calling thread is at."""
+    found: Callable[[int], object] = _loaded().shim_at
+    return found
+
+
+def places() -> Mapping[str, list[tuple[int, int]]]:
+    """Return the place of each call since `begin`, and a number for its sort of file."""
+    place = _loaded().shim_place
+    return {
+        kind: [
+            (number & 0xFFFFFFFF, number >> 32)
+            for nth in range(1, count + 1)
+            for number in (int(place(KINDS.index(kind), nth)),)
+        ]
+        for kind, count in counts().items()
+        if count
+    }
 
 
 def fired() -> int:

@@ -36,11 +36,17 @@ def row_of(label: str, number: int) -> bytes:
     return f"{label} {number}".encode() + padding
 
 
+def reader_of(wanted: str, rng: random.Random) -> str:
+    """Return the reader of one query."""
+    return rng.choice(("native", "python")) if wanted == "mixed" else wanted
+
+
 class Driver:
     """What one driver does, until it is killed or told to finish."""
 
-    def __init__(self, spark: SparkSession, directory: Path, life: int) -> None:
+    def __init__(self, spark: SparkSession, directory: Path, life: int, reader: str) -> None:
         self.spark = spark
+        self.reader = reader
         self.directory = directory
         self.rng = random.Random(life)
         self.life = life
@@ -77,10 +83,12 @@ class Driver:
 
     def copy(self, *, ends: bool) -> None:
         """Run the streaming query, until it ends or fails, or there is no more to do."""
-        stream = (
-            self.spark.readStream.format("pagequeue").option("consumer", "spark")
-            .option("maxRecordsPerTrigger", 5000 if ends else self.rng.choice((20, 150, 1200)))
-            .option("partitionBytes", 20_000).load(str(self.directory / "from"))
+        from pagequeue.spark import read_stream  # noqa: PLC0415 - as in main
+
+        stream = read_stream(
+            self.spark, self.directory / "from", reader=reader_of(self.reader, self.rng),
+            consumer="spark", partitionBytes=20_000,
+            maxRecordsPerTrigger=5000 if ends else self.rng.choice((20, 150, 1200)),
         )  # fmt: skip
         writer = (
             stream.select("payload").writeStream.format("pagequeue")
@@ -113,16 +121,16 @@ class Driver:
         self.note("finished")
 
 
-def main(directory: str, life: int) -> None:
+def main(directory: str, life: int, reader: str) -> None:
     """Be a driver."""
     from pagequeue.spark import session  # noqa: PLC0415 - the campaign reports a missing extra
 
     spark = session("campaign", master="local[2,6]", settings=SETTINGS)
     spark.sparkContext.setLogLevel("OFF")
     (Path(directory) / f"life{life}").touch()
-    Driver(spark, Path(directory), life).run()
+    Driver(spark, Path(directory), life, reader).run()
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -121,6 +121,8 @@ def complaint(error: BaseException) -> str | None:
 
     if isinstance(error, MemoryError):
         return None  # the interpreter's own, where what it lacks is not a map of ours
+    if isinstance(error, errors.NotDurable) and error.__cause__ is not None:
+        error = error.__cause__
     words = f"{type(error).__name__}: {error}"
     if not isinstance(error, errors.DiskFull | errors.SystemLimit):
         return f"not the error that was due: {words}"

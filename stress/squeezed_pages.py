@@ -60,7 +60,8 @@ class Scene:
         seed: of its payloads.
         page_bytes: of its pages.
         block_bytes: of the blocks of compressed pages.
-        kept_pages: retention keeps so many pages' bytes; None keeps all.
+        kept_pages: retention keeps so many pages' bytes, and room for the largest message, whose
+            send it would refuse else; None keeps all.
         after: `compress_after` of the sender.
         level: of Zstandard.
         acked: a file with the sequence after the last message whose `send` returned.
@@ -83,7 +84,8 @@ class Scene:
         setattr(fmt, "COMPRESSED_BLOCK_TARGET_BYTES", self.block_bytes)  # noqa: B010  a Final
         retention = None
         if self.kept_pages is not None:
-            retention = Retention(max_bytes=self.kept_pages * self.page_bytes)
+            room_bytes = 2 * (LARGE_MAX + self.page_bytes)
+            retention = Retention(max_bytes=self.kept_pages * self.page_bytes + room_bytes)
         return Queue(
             self.path, page_bytes=self.page_bytes, retention=retention if sends else None,
             compress_after=self.after if sends else None, compress_level=self.level,
@@ -104,6 +106,8 @@ class Scene:
                 first = queue.tail_sequence
                 count = rng.choice((1, 1, 1, 2, 7))
                 items = [payload_of(self.seed, first + i) for i in range(count)]
+                if sum(map(len, items)) > LARGE_MAX:  # several large ones may never fit together
+                    items, count = items[:1], 1
                 if count == 1:
                     producer.send(items[0])
                 else:

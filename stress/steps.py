@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from stress import children
+from stress.history import Log, Seen, Sent
 from stress.publications import wrong_entries
-from stress.traffic import LARGE_IN_BATCH, RECORD, SEEN, Log, Op, Proof, Shape, chained
+from stress.traffic import LARGE_IN_BATCH, Op, Proof, Shape, chained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from pagequeue import Consumer, Producer
+    from pagequeue import Consumer, Producer, Queue
 
 PAGE_BYTES = 4096
 STALL_SECONDS = 1.0
@@ -67,8 +68,8 @@ class Scene:
         self.directory.mkdir(exist_ok=True)
         self.path = str(self.directory / "queue")
         self.errors = children.ErrorFile(self.directory / "errors")
-        self.acked = Log(self.directory / "acked", RECORD)
-        self.seen = Log(self.directory / "seen", SEEN)
+        self.acked = Log(self.directory / "acked", Sent)
+        self.seen = Log(self.directory / "seen", Seen)
         self.uids: list[int] = []
         self.violations: list[str] = []
         self.killed = 0
@@ -95,7 +96,7 @@ class Scene:
     def send(self, producer: Producer, uid: int, number: int) -> int:
         """Run one operation and record it; return how many messages it sent."""
         first, count = op_of(uid, number).run(producer)
-        self.acked.put(uid, number, count, first, 0)
+        self.acked.put(Sent(uid, number, count, first))
         return count
 
     def _survive(self, uid: int, ready: int, command: int) -> None:
@@ -109,6 +110,7 @@ class Scene:
             os.write(ready, b"r")
             os.read(command, 1)
             digest = self._receive(consumer, uid, 0)  # state before any recovery
+            self._resume(queue)
             while True:
                 started = time.monotonic()
                 sent = self.send(producer, uid, number)
@@ -130,8 +132,26 @@ class Scene:
             if message is None:
                 break
             digest = chained(digest, message)
-        self.seen.put(uid, consumer.sequence, digest, 0, 0)
+        self.seen.put(Seen(uid, consumer.sequence, digest))
         return digest
+
+    def _resume(self, queue: Queue[Any]) -> None:
+        """Acknowledge by name what the victim published, before a producer advances the tail."""
+        from pagequeue import NamedConsumer  # noqa: PLC0415  the core is chosen by now
+
+        with queue.consumer("resumed") as consumer:
+            assert isinstance(consumer, NamedConsumer)
+            while consumer.poll() is not None:
+                pass
+            consumer.ack()
+            place = consumer.acknowledged
+        for problem in queue.verify().problems:
+            self.errors.say(f"verify, before the next producer: {problem}")
+        with queue.consumer("resumed") as consumer:
+            assert isinstance(consumer, NamedConsumer)
+            if (consumer.acknowledged, consumer.sequence) != (place, place):
+                found = f"{consumer.acknowledged}, {consumer.sequence}"
+                self.errors.say(f"a consumer acknowledged {place} and resumes at {found}")
 
     def stalled(self, seconds: float, doing: str) -> None:
         """Report a wait that took too long."""
@@ -210,7 +230,7 @@ class Scene:
         from pagequeue import Queue  # noqa: PLC0415
 
         uid = uid_of(SINGLE, 1 << 40)
-        records = self.acked.records()
+        records = self.acked.events()
         if end_sequence is not None:
             records = [r for r in records if r[0] != self.uids[0] or r[3] < end_sequence]
         self.uids.append(uid)
@@ -222,7 +242,7 @@ class Scene:
             started = time.monotonic()
             sequence, count = op_of(uid, 0).run(producer)
             took += time.monotonic() - started
-            records.append((uid, 0, count, sequence, 0))
+            records.append(Sent(uid, 0, count, sequence))
             if took > STALL_SECONDS:
                 self.violations.append(f"opening again and sending took {took:.3f} s")
             if end_sequence is not None and sequence < end_sequence:
@@ -238,7 +258,7 @@ class Scene:
         self.violations += proof.violations
         self.violations += [f"verify: {problem}" for problem in report.problems]
         self.violations += [f"left over: {name}" for name in strays]
-        for _, seen, digest, *_ in self.seen.records():
+        for _, seen, digest, *_ in self.seen.events():
             if seen >= len(proof.digests) or proof.digests[seen] != digest:
                 self.violations.append(f"the survivor received another stream up to {seen}")
         self.violations += self.errors.said()

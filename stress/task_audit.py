@@ -8,63 +8,55 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from stress.history import messages_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from pagequeue.tasks.state import State
 
-HEAD = struct.Struct("<qqq")
-"""Before each recorded entry: sequence, timestamp, bytes."""
 INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC = range(10)
+TOLD_DONE, TOLD_REFUSED, STATE = range(3)
 STEPS = 3
 VIOLATIONS_MAX = 5
 
 
-def digest(state: State) -> str:
+def digest(state: State) -> int:
     """Return a digest of a state: of all that a snapshot would have."""
     from pagequeue.tasks.machine import TaskMachine  # noqa: PLC0415  the core is chosen by now
 
-    found = hashlib.blake2b(digest_size=16)
+    found = hashlib.blake2b(digest_size=8)
     for chunk in TaskMachine().dump(state):
         found.update(chunk)
-    return found.hexdigest()
+    return int.from_bytes(found.digest(), "little", signed=True)
+
+
+class Note(NamedTuple):
+    """What a worker was told of a version of a task, or which state it had before an entry.
+
+    Attributes:
+        kind: of the note.
+        number: of the task, or of the entry.
+        version: of the task, or the digest of the state.
+    """
+
+    kind: int
+    number: int
+    version: int
 
 
 def recorded(path: Path) -> Iterator[tuple[int, int, Any]]:
     """Yield sequence, timestamp and entry of all that the recorder wrote."""
     import msgspec.msgpack  # noqa: PLC0415  an extra
 
-    data = path.read_bytes()
-    place = 0
-    while place + HEAD.size <= len(data):
-        sequence, timestamp, size = HEAD.unpack_from(data, place)
-        place += HEAD.size
-        version, entry = msgspec.msgpack.decode(data[place : place + size])
+    for sequence, timestamp, payload in messages_in(path):
+        version, entry = msgspec.msgpack.decode(payload)
         assert version == 1
-        place += size
         yield sequence, timestamp, entry
-
-
-def count(path: Path) -> int:
-    """Return how many entries the recorder wrote."""
-    if not path.exists():
-        return 0
-    data, place, found = path.read_bytes(), 0, 0
-    while place + HEAD.size <= len(data):
-        place += HEAD.size + HEAD.unpack_from(data, place)[2]
-        found += 1
-    return found
-
-
-def noted(path: Path) -> Iterator[list[Any]]:
-    """Yield what workers noted, without a last line that a kill cut off."""
-    for line in path.read_text().split("\n")[:-1]:
-        yield json.loads(line)
 
 
 class Audit:
@@ -145,37 +137,36 @@ class Audit:
                 self.say(f"job {job} is not finished: its steps were done {counts} times")
         self.counts["jobs done"] = sum(count for (_, s), count in self.steps.items() if s == 2)
 
-    def notes(self, notes: Iterable[list[Any]], states: dict[int, str]) -> None:
+    def notes(self, notes: Iterable[Note], states: dict[int, int]) -> None:
         """Judge what workers noted against the entries, and their states against a replay."""
         told: set[tuple[int, int]] = set()
-        for kind, *rest in notes:
-            if kind == "done":
-                ref = (rest[0], rest[1])
+        for kind, number, version in notes:
+            ref = (number, version)
+            if kind == TOLD_DONE:
                 if ref in told:
                     self.say(f"two workers were told that they finished version {ref}")
                 told.add(ref)
                 if ref not in self.finished:
                     self.say(f"a worker was told that it finished {ref}, and no entry does")
-            elif kind == "refused":
+            elif kind == TOLD_REFUSED:
                 self.counts["late and refused"] += 1
-                if (rest[0], rest[1]) in self.finished:
-                    self.say(f"a worker was refused, and an entry finishes {tuple(rest)}")
+                if ref in self.finished:
+                    self.say(f"a worker was refused, and an entry finishes {ref}")
             else:
-                sequence, found = rest
                 self.counts["states compared"] += 1
-                if states.get(sequence, found) != found:
-                    self.say(f"a process had another state than a replay before entry {sequence}")
-                self.counts["states not reached"] += sequence not in states
+                if states.get(number, version) != version:
+                    self.say(f"a process had another state than a replay before entry {number}")
+                self.counts["states not reached"] += number not in states
 
 
-def judge(log: Path, notes: Path) -> tuple[list[str], dict[str, int]]:
+def judge(log: Path, notes: Sequence[Note]) -> tuple[list[str], dict[str, int]]:
     """Return violations and figures of a whole round."""
     from pagequeue.tasks.machine import TaskMachine  # noqa: PLC0415  the core is chosen by now
 
     audit, machine = Audit(), TaskMachine()
     state = machine.initial()
-    wanted = {note[1] for note in noted(notes) if note[0] == "state"}
-    states: dict[int, str] = {}
+    wanted = {note.number for note in notes if note.kind == STATE}
+    states: dict[int, int] = {}
     expected = 0
     for sequence, timestamp, entry in recorded(log):
         if sequence != expected:
@@ -188,7 +179,7 @@ def judge(log: Path, notes: Path) -> tuple[list[str], dict[str, int]]:
         expected = sequence + 1
     states[expected] = digest(state)
     audit.jobs()
-    audit.notes(noted(notes), states)
+    audit.notes(notes, states)
     if audit.counts.pop("states not reached"):
         audit.say("a process had entries that the log does not have")
     return audit.violations, dict(audit.counts)

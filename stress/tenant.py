@@ -5,17 +5,16 @@ A violation is an exception here: the campaign reads it from the error file.
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
-import struct
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from stress.history import MemoryLog, Sent
 from stress.squeeze import Squeeze, complaint, halves
-from stress.traffic import Shape
+from stress.traffic import Op, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from pagequeue import Problem, Producer, Queue
     from pagequeue.types import Sync
 
-CASE = WORD = struct.Struct("<Q")
-LOG_RECORDS_MAX = 200_000
 SENDS_MAX = 3000
 SENDS_MIN = 3
 PAGES_SPARED = 24
@@ -50,29 +47,10 @@ def shape_of(page_bytes: int) -> Shape:
     )
 
 
-class MemoryLog:
-    """Records in memory that is shared with the parent: no limit of a process forbids them."""
+class Case(NamedTuple):
+    """One time without room: when a queue was opened, while one sent, or when one was read."""
 
-    def __init__(self, kind: struct.Struct) -> None:
-        self.kind = kind
-        self._map = mmap.mmap(-1, WORD.size + LOG_RECORDS_MAX * kind.size)
-
-    def put(self, *values: int) -> None:
-        """Append a record; it counts when it is whole."""
-        (count,) = WORD.unpack_from(self._map)
-        start = WORD.size + count * self.kind.size
-        self._map[start : start + self.kind.size] = self.kind.pack(*values)
-        self._map[: WORD.size] = WORD.pack(count + 1)
-
-    def records(self) -> list[tuple[int, ...]]:
-        """Return all records."""
-        (count,) = WORD.unpack_from(self._map)
-        data = self._map[WORD.size : WORD.size + count * self.kind.size]
-        return list(self.kind.iter_unpack(data))
-
-    def close(self) -> None:
-        """Release the memory."""
-        self._map.close()
+    when: int
 
 
 @dataclass
@@ -92,8 +70,8 @@ class Tenant:
     room: Path
     page_bytes: int
     uid: int
-    acked: MemoryLog
-    cases: MemoryLog
+    acked: MemoryLog[Sent]
+    cases: MemoryLog[Case]
     number: int = 0
     sent: list[bytes] = field(default_factory=list)
     before: int = 0
@@ -130,7 +108,7 @@ class Tenant:
         """Open, or make, the queue where there may be no room for what it needs."""
         squeeze = Squeeze.drawn(rng, self.room, self.page_bytes)
         with squeeze.applied():
-            self.cases.put(1)
+            self.cases.put(Case(1))
             allowed(lambda: self.opened().close(), f"opening, {squeeze}")
         if self.path.exists():
             self.no_halves()
@@ -146,9 +124,19 @@ class Tenant:
 
     def send(self, producer: Producer) -> None:
         """Send the next operation, and record it; retry it until it was sent."""
+        from pagequeue import NotDurable  # noqa: PLC0415  the core is chosen by now
+
         op = shape_of(self.page_bytes).op(self.uid, self.number)
-        first, count = op.run(producer)
-        self.acked.put(self.uid, self.number, count, first, 0)
+        try:
+            first, count = op.run(producer)
+        except NotDurable:  # what the flush needs to open was refused, after the sending
+            count = len(op.payloads)
+            self._record(op, producer._store.tail.sequence - count, count)
+            raise
+        self._record(op, first, count)
+
+    def _record(self, op: Op, first: int, count: int) -> None:
+        self.acked.put(Sent(self.uid, self.number, count, first))
         self.number += 1
         self.sent += op.payloads if count else []
 
@@ -170,7 +158,7 @@ class Tenant:
         if rng.random() < 0.3:
             self.lose_an_index(rng)
         with squeeze.applied():
-            self.cases.put(2)
+            self.cases.put(Case(2))
             refused = self.send_until_refused(producer, squeeze)
             for _ in range(rng.randint(0, 2)):
                 refused += self.send_until_refused(producer, squeeze)

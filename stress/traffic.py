@@ -1,15 +1,13 @@
 """What the producers of a campaign send, and the proof that exactly that is there.
 
 Every operation follows from its producer's uid and its number, so that the parent can make it again
-and compare byte for byte. What returned is recorded by the producer in a file of 32-byte records:
-one `write` each, which SIGKILL cannot undo. Of each producer at most one operation may be visible
-without a record: the one in which it died.
+and compare byte for byte. What returned is recorded by the producer in its log.
+Of each producer at most one operation may be visible without a record: the one in which it died.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import struct
 import zlib
@@ -22,13 +20,11 @@ from stress.publications import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
     from pagequeue import Message, Producer
+    from stress.history import Sent
 
 HEADER = struct.Struct("<QIHHII")  # uid, number, place in the batch, its count, bytes, CRC-32
-RECORD = struct.Struct("<QIIQQ")  # uid, number, count, first sequence, 0
-SEEN = struct.Struct("<QQIIQ")  # uid, next sequence, digest, 0, 0
 BLOB = random.Random(1).randbytes(1 << 18)
 VIOLATIONS_MAX = 5
 SMALL_BYTES_MAX = 3950
@@ -193,33 +189,6 @@ def sound(payload: bytes) -> int | None:
     return int(uid)
 
 
-class Log:
-    """Records of 32 bytes, appended by one writer at a time."""
-
-    def __init__(self, path: Path, kind: struct.Struct) -> None:
-        self.path = path
-        self.kind = kind
-        self._fd = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-
-    def put(self, *values: int) -> None:
-        """Append a record; when this returns, no kill can undo it."""
-        os.write(self._fd, self.kind.pack(*values))
-
-    def put_all(self, records: list[bytes]) -> None:
-        """Append packed records; a kill inside leaves the first of them, each one whole."""
-        if records:
-            os.write(self._fd, b"".join(records))
-
-    def records(self) -> list[tuple[int, ...]]:
-        """Return all whole records."""
-        data = self.path.read_bytes()
-        return list(self.kind.iter_unpack(data[: len(data) // self.kind.size * self.kind.size]))
-
-    def close(self) -> None:
-        """Close the descriptor."""
-        os.close(self._fd)
-
-
 def chained(digest: int, message: Message) -> int:
     """Return the digest of a stream extended by this message."""
     head = struct.pack("<Qq", message.sequence, message.timestamp)
@@ -243,7 +212,7 @@ class Proof:
 
     op: Callable[[int, int], Op]
     uids: list[int]
-    records: list[tuple[int, ...]]
+    records: list[Sent]
     violations: list[str] = field(default_factory=list)
     digests: list[int] = field(default_factory=lambda: [0])
     end: int | None = None

@@ -9,6 +9,12 @@
 | `AccessError` | correct the path, the owner or the permissions |
 | `UsageError` | correct the calling code |
 
+An argument of a wrong type is `InvalidType`, which is a `TypeError` too. An invalid value is
+`InvalidOption`, a `ValueError` too, or an error of its own such as `MessageTooLarge`; a sequence
+that the queue does not have is `SequenceOutOfRange`. The message names the argument, and the call
+had no effect. Only what Python itself checks, such as a keyword that a call does not have, is a
+plain `TypeError`.
+
 An error with a builtin counterpart inherits from that too. Each carries its numbers as attributes,
 and its message ends with the remedy, which is also an attribute: a program with a remedy of its
 own, such as the command line, shows `problem` and that remedy.
@@ -718,7 +724,7 @@ class ReadOnlyQueue(UsageError, PermissionError):
 
 
 class InvalidOption(UsageError, ValueError):
-    """An option has an invalid value.
+    """An argument has an invalid value: NaN, below 0, an empty name; the message names it.
 
     Example:
         >>> try:
@@ -726,6 +732,18 @@ class InvalidOption(UsageError, ValueError):
         ... except InvalidOption as error:
         ...     print(error.remedy)
         give a multiple of 4096 from 4096 to 1073741824
+    """
+
+
+class InvalidType(UsageError, TypeError):
+    """An argument has a wrong type; the message names it.
+
+    Example:
+        >>> try:
+        ...     queue.last("two")
+        ... except InvalidType as error:
+        ...     print(error.problem)
+        count must be an int, not str
     """
 
 

@@ -131,6 +131,9 @@ class QueueHandler(logging.Handler):
     def handle(self, record: logging.LogRecord) -> bool:
         """Write a record if the handler's filters let it pass; return whether they do.
 
+        Args:
+            record: of the standard library's `logging`.
+
         Example:
             >>> handler.handle(logging.makeLogRecord({"msg": "hello"}))
             True
@@ -146,6 +149,9 @@ class QueueHandler(logging.Handler):
         """Write a record; call `handleError` if that fails.
 
         What this package logs meanwhile, of the same thread, is written after the record.
+
+        Args:
+            record: of the standard library's `logging`.
 
         Example:
             >>> handler.emit(logging.makeLogRecord({"msg": "hello"}))

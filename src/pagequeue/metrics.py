@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pagequeue.errors import MissingExtra, PageQueueError
+from pagequeue.util.optional import install_command
 from pagequeue.util.text import printable_name
 
 try:
@@ -19,7 +20,7 @@ except ImportError as _error:
     raise MissingExtra(
         "metrics need prometheus_client, which is not installed",
         extra="metrics",
-        remedy="pip install 'pagequeue[metrics]'",
+        remedy=install_command("metrics"),
     ) from _error
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from stress.bench.large_loops import (
     consume_whole,
     last_stage,
     memory,
+    press,
     produce_calls,
     produce_stream,
     produce_whole,
@@ -238,6 +239,28 @@ def _one_batch(scale: _Scale) -> Case:
     )
 
 
+def _beside(scale: _Scale) -> Case:
+    large, batches = f"{OURS}, beside messages of 64 MiB", f"{OURS}, beside batches of 1 MiB"
+    plans = []
+    for label, press_bytes, count in ((large, 64 * MIB, 24), (batches, 0, 24 * 64)):
+        options = {
+            "pace_ns": 20_000, "press_bytes": press_bytes, "press_count": scale.calls(count)
+        }  # fmt: skip
+        rest = _Load(((produce_paced, press),), latency_of_first, options, label)
+        plans.append(scale.plan(OURS, 100_000, 64, rest))
+    return Case(
+        "beside-large",
+        "send 64 B, one every 20 us, beside another producer's 1.5 GiB x scale",
+        tuple(plans),
+        (
+            Target(
+                "p99.99 at most that beside batches of 1 MiB", "send_p99.99_us", 1.0, batches,
+                ours=large, at_most=True,
+            ),
+        ),
+    )  # fmt: skip
+
+
 def _stream_memory(scale: _Scale) -> Case:
     rest = _Load(((produce_stream, consume_stream),), memory)
     plan = scale.plan(OURS, 0, scale.size(1024 * MIB), rest)
@@ -346,6 +369,7 @@ CASES = {
         streamed=True,
     ),
     "one-batch": _one_batch,
+    "beside-large": _beside,
     "stream-memory": _stream_memory,
     "round-trip": _round_trip,
     "replay": _replay,
@@ -355,6 +379,17 @@ CASES = {
     "ring-1-kib": _ring(KIB, 1_500_000, 1.0),
     "ring-pace": _ring_pace,
 }
+
+LARGE_SCALES = {
+    "64-mib": 1.0,
+    "64-mib-streamed": 1.0,
+    "one-batch": 1.0,
+    "beside-large": 1.0,
+    "1-gib": 1.0,
+    "1-gib-streamed": 1.0,
+    "stream-memory": 10.0,
+}
+"""The cases of `--large`, the shortest first, each with the scale of its figure."""
 
 
 def build_case(name: str, scale: float = 1.0) -> Case:

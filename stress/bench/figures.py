@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stress.bench.plan import Metrics, Outcome, percentiles_us
+from stress.bench.plan import NS_PER_US, Metrics, Outcome, percentiles_us
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Outcomes = list[list[Outcome]]
 BYTES_PER_MB = 1_000_000
+MIB = 1 << 20
 
 
 def _rate(plan: Plan, seconds: float) -> Metrics:
@@ -40,6 +41,55 @@ def first_to_last_written(plan: Plan, outcomes: Outcomes) -> Metrics:
         flushes = max(1, plan.count // plan.options["every"])
         figures["written_kib_per_flush"] = written[0] / flushes / 1024
     return figures
+
+
+def last_first_to_last(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the same of the last stage; the stages before it prepare."""
+    return first_to_last(plan, outcomes[-1:])
+
+
+def last_written(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return what was sent and written before the last stage, which checks it."""
+    return first_to_last_written(plan, outcomes[-2:])
+
+
+def last_append_then_replay(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the rates of the last two stages."""
+    return append_then_replay(plan, outcomes[-2:])
+
+
+def memory_of_both(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return the growth of sender and receiver, and the memory of a server between them."""
+    del plan
+    sender, receiver = outcomes[-1]
+    figures = {
+        "sender_mib": sender.counts["grown_bytes"] / MIB,
+        "receiver_mib": receiver.counts["grown_bytes"] / MIB,
+        "server_mib": sender.counts.get("server_bytes", 0) / MIB,
+    }
+    return {**figures, "all_mib": sum(figures.values()), "seconds": max(sender.seconds, 1e-9)}
+
+
+def disk(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return what a message takes on the disk, in bytes and in times its payload."""
+    role = outcomes[-1][0]
+    per_message = role.counts["disk_bytes"] / plan.count
+    return {
+        "disk_bytes_per_message": per_message,
+        "times_payload": per_message / plan.size_bytes,
+        "seconds": role.seconds,
+    }
+
+
+def cold(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return how long the first read and the first send of a new process took, with opening."""
+    del plan
+    send, read = outcomes[-2][0], outcomes[-1][0]
+    return {
+        "first_read_us": read.seconds * 1e9 / NS_PER_US,
+        "first_send_us": send.seconds * 1e9 / NS_PER_US,
+        "seconds": read.seconds + send.seconds,
+    }
 
 
 def slower_loop(plan: Plan, outcomes: Outcomes) -> Metrics:

@@ -7,6 +7,7 @@ measurement with CheckFailed; the other processes of the stage are then ended.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import tempfile
 import threading
@@ -32,11 +33,17 @@ END_SECONDS = 10.0  # longest wait for a process that has returned its outcome
 
 
 def _child(
-    plan: Plan, place: tuple[Role, int], barrier: Barrier, pipe: Connection, shared: object
+    plan: Plan,
+    place: tuple[Role, int, int | None],
+    barrier: Barrier,
+    pipe: Connection,
+    shared: object,
 ) -> None:
     """Run one role, and return its outcome or how it failed."""
     assert plan.peer is not None
-    role, index = place
+    role, index, processor = place
+    if processor is not None:
+        os.sched_setaffinity(0, {processor})
     try:
         peer = plan.peer(plan, shared)
         outcome = role(peer, index, lambda: barrier.wait(plan.stall_seconds))
@@ -82,22 +89,28 @@ def _gather(
     return [answers[number] for number in range(len(pipes))]
 
 
+def _processors(plan: Plan, count: int) -> list[int | None]:
+    """Return a processor for each role of a stage, where asked for and there are enough."""
+    there = sorted(os.sched_getaffinity(0))
+    return [*there[:count]] if plan.pinned and len(there) >= count else [None] * count
+
+
 def _run_stage(plan: Plan, stage: Sequence[Role]) -> list[Outcome]:
     """Run the roles of one stage at once."""
     assert plan.peer is not None
-    shared = plan.peer.share(CONTEXT)
+    shared = plan.peer.share(plan, CONTEXT)
     barrier = CONTEXT.Barrier(len(stage))
     places: Counter[Role] = Counter()
     with ExitStack() as stack:
         stack.callback(plan.peer.unshare, shared)
         processes, pipes = [], []
-        for role in stage:
+        for role, processor in zip(stage, _processors(plan, len(stage)), strict=True):
             ours, theirs = CONTEXT.Pipe(duplex=False)
             stack.callback(ours.close)
             name = f"{role.__name__} {places[role]}"
             process = CONTEXT.Process(
                 target=_child,
-                args=(plan, (role, places[role]), barrier, theirs, shared),
+                args=(plan, (role, places[role], processor), barrier, theirs, shared),
                 name=name,
                 daemon=True,
             )

@@ -141,10 +141,15 @@ def peak_bytes(*, reset: bool = True) -> int:
     """Return the most memory that this process had; with `reset`, what it has now, from now on."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return resident_bytes("self")
+
+
+def resident_bytes(process: int | str) -> int:
+    """Return the most memory that a process had, by its number."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     if found is None:
-        raise CheckFailed("the system does not tell a process its memory")
+        raise CheckFailed("the system does not tell the memory of a process")
     return int(found[1]) * 1024
 
 
@@ -164,6 +169,27 @@ def produce_calls(peer: Peer, index: int, gate: Gate) -> Outcome:
         send_many(part)
         elapsed_ns += clock() - started_ns
     return Outcome(0, elapsed_ns)
+
+
+def press(peer: Peer, index: int, gate: Gate) -> Outcome:
+    """Send large messages, or batches of as many bytes, while another producer is measured.
+
+    `press_bytes` is the size of a message; 0: batches of 1 MiB, of messages of 100 bytes.
+    """
+    del index
+    plan = peer.plan
+    size_bytes, count = plan.options["press_bytes"], plan.options["press_count"]
+    if size_bytes:
+        send: Callable[[Any], object] = peer.open_send()
+        payload: Any = bytes(size_bytes)
+    else:
+        send = peer.open_send_many()
+        payload = [bytes(100)] * (MIB // 100)
+    gate()
+    started_ns = clock()
+    for _ in range(count):
+        send(payload)
+    return Outcome(started_ns, clock())
 
 
 def check_calls(peer: Peer, index: int, gate: Gate) -> Outcome:

@@ -18,6 +18,7 @@ from stress.bench.wire import (
     BLOCK_COUNT,
     END,
     RING_COUNT,
+    check_batch,
     check_block,
     check_block_messages,
     check_stream,
@@ -30,6 +31,8 @@ from stress.bench.wire import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stress.bench.peers.base import Peer
 
 clock = time.perf_counter_ns  # CLOCK_MONOTONIC: one clock for all processes of a host
@@ -44,7 +47,7 @@ def produce(peer: Peer, index: int, gate: Gate) -> Outcome:
     plan = peer.plan
     send = peer.open_send()
     tail = tail_of(plan.size_bytes)
-    values = range(index, plan.count, plan.role_count(produce))
+    values = range(index, plan.count, max(1, plan.role_count(produce)))  # 0: in another role
     gate()
     started_ns = clock()
     for value in values:
@@ -88,17 +91,30 @@ def consume_ready(peer: Peer, index: int, gate: Gate) -> Outcome:
     return Outcome(0, elapsed_ns)
 
 
+def payloads_of(peer: Peer, receive: Callable[..., Any]) -> Callable[[], bytes]:
+    """Return what receives a payload, whatever the peer gives; a Python call more for messages."""
+    if not peer.gives_messages:
+        return receive
+    argument = peer.receive_argument
+
+    def receive_payload() -> bytes:
+        payload: bytes = receive(argument).payload
+        return payload
+
+    return receive_payload
+
+
 def consume_mixed(peer: Peer, index: int, gate: Gate) -> Outcome:
     """Receive what several producers send: each one's messages in its own order."""
     del index
     plan = peer.plan
-    receive, argument = peer.open_receive(), peer.receive_argument
+    receive = payloads_of(peer, peer.open_receive())
     size_bytes, lanes = plan.size_bytes, plan.role_count(produce)
     expected = list(range(lanes))
     gate()
     started_ns = clock()
     for _ in range(plan.count):
-        payload = receive(argument).payload
+        payload = receive()
         value = number_of(payload)[0]
         lane = value % lanes
         if len(payload) != size_bytes or payload[-1] != END or value != expected[lane]:
@@ -136,12 +152,7 @@ def consume_batches(peer: Peer, index: int, gate: Gate) -> Outcome:
     started_ns = clock()
     while received_count < plan.count:
         payloads = receive_many()
-        at = received_count % RING_COUNT
-        # A peer may return more than a ring at once; each part starts where the last one did.
-        for start in range(0, len(payloads), RING_COUNT):
-            part = payloads[start : start + RING_COUNT]
-            if part != ring[at : at + len(part)]:
-                raise CheckFailed(f"the messages after number {received_count + start} differ")
+        check_batch(payloads, received_count, ring)
         received_count += len(payloads)
     if received_count != plan.count:
         raise CheckFailed(f"{received_count} messages came, {plan.count} were sent")
@@ -188,6 +199,57 @@ def pong(peer: Peer, index: int, gate: Gate) -> Outcome:
                 pass
             send(payload)
     return Outcome(started_ns, clock())
+
+
+def ping_sleeping(peer: Peer, index: int, gate: Gate) -> Outcome:
+    """Send a message, sleep until it is back, and check that it is the same."""
+    del index
+    plan = peer.plan
+    send, receive = peer.open_send_waking("there"), peer.open_receive_sleeping("back")
+    receive = payloads_of(peer, receive)
+    tail = tail_of(plan.size_bytes)
+    samples_ns = array("q")
+    gate()
+    started_ns = clock()
+    for value in range(plan.count):
+        payload = pack(value) + tail
+        sent_ns = clock()
+        send(payload)
+        got = receive()
+        samples_ns.append(clock() - sent_ns)
+        if got != payload:
+            complain(got, value)
+    return Outcome(started_ns, clock(), {"round_trip": samples_ns})
+
+
+def pong_sleeping(peer: Peer, index: int, gate: Gate) -> Outcome:
+    """Sleep until a message comes and send it back."""
+    del index
+    receive, send = peer.open_receive_sleeping("there"), peer.open_send_waking("back")
+    receive = payloads_of(peer, receive)
+    gate()
+    started_ns = clock()
+    for _ in range(peer.plan.count):
+        send(receive())
+    return Outcome(started_ns, clock())
+
+
+def replay_batches(peer: Peer, index: int, gate: Gate) -> Outcome:
+    """Read in lists what an earlier process left, and compare every byte."""
+    del index
+    plan = peer.plan
+    ring = ring_of(plan.size_bytes)
+    ring += ring
+    count = 0
+    gate()
+    started_ns = clock()
+    for payloads in peer.open_batches():
+        check_batch(payloads, count, ring)
+        count += len(payloads)
+    ended_ns = clock()
+    if count != plan.count:
+        raise CheckFailed(f"{count} messages were replayed, {plan.count} were sent")
+    return Outcome(started_ns, ended_ns)
 
 
 def replay(peer: Peer, index: int, gate: Gate) -> Outcome:

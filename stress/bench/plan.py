@@ -64,6 +64,8 @@ class Plan:
     options: Mapping[str, int] = field(default_factory=dict)
     directory: Path = field(default_factory=Path)
     stall_seconds: float = STALL_SECONDS
+    channels: tuple[str, ...] = ("main",)
+    pinned: bool = False  # each role to a processor of its own, where there are as many
 
     def role_count(self, role: Role) -> int:
         """Return how many processes of the busiest stage run this role."""
@@ -99,12 +101,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table: contenders under the same load, and what is to be reached."""
+    """One line of the table: contenders under the same load, and what is to be reached.
+
+    Attributes:
+        left_out: by label, why a contender is not among them.
+    """
 
     name: str
     title: str
     plans: tuple[Plan, ...]
     targets: tuple[Target, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

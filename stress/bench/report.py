@@ -16,14 +16,16 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from stress.bench.plan import Case, Metrics
 
 LIBRARIES = ("pagequeue", "pyzmq", "lmdb", "numpy")
 SCHEMA = 1
 MANY_PER_S = 100_000
-IN_BYTES = {
-    "large", "64-mib", "1-gib", "64-mib-streamed", "1-gib-streamed", "ring-64-kib", "ring-1-kib",
-}  # fmt: skip
+COMPARED = ("_per_s", "_us", "_mib", "_per_message")
+LARGE_BYTES = 64 << 10
+IN_BYTES = {"ring-1-kib"}
 REACHED = {True: "reached", False: "NOT reached", None: "not measured"}
 
 
@@ -50,7 +52,7 @@ class Measured:
             label: {
                 name: ours[name] / value
                 for name, value in figures.items()
-                if name.endswith(("_per_s", "_us")) and name in ours and value
+                if name.endswith(COMPARED) and name in ours and value
             }
             for label, figures in medians.items()
         }
@@ -85,6 +87,7 @@ class Measured:
                 }
                 for target in self.case.targets
             ],
+            "left_out": dict(self.case.left_out),
             "failures": self.failures,
         }
 
@@ -100,10 +103,21 @@ def file_system_of(directory: Path) -> str:
     return kind
 
 
-def header(directory: Path, *, scale: float, repeats: int) -> dict[str, Any]:
+def processor() -> str:
+    """Return the name of the processor, if the system tells it."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown"
+
+
+def header(
+    directory: Path, *, scale: float, repeats: int, libraries: Iterable[str] = LIBRARIES
+) -> dict[str, Any]:
     """Return where and with what was measured."""
     versions = {}
-    for library in LIBRARIES:
+    for library in libraries:
         try:
             versions[library] = metadata.version(library)
         except metadata.PackageNotFoundError:
@@ -113,6 +127,7 @@ def header(directory: Path, *, scale: float, repeats: int) -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "load_average_1min": round(os.getloadavg()[0], 2),
         "machine": platform.machine(),
+        "processor": processor(),
         "kernel": platform.release(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "libraries": versions,
@@ -122,21 +137,29 @@ def header(directory: Path, *, scale: float, repeats: int) -> dict[str, Any]:
     }
 
 
-def _amount(name: str, value: float) -> str:
-    if name.endswith("_us"):
-        return f"{value:,.2f} us"
-    if name.endswith("_mib"):
-        return f"{value:,.1f} MiB"
-    if name == "megabytes_per_s":
-        return f"{value:,.0f} MB/s"
+UNITS = {
+    "_us": (",.2f", " us"),
+    "_mib": (",.1f", " MiB"),
+    "_per_message": (",.1f", " B"),
+    "megabytes_per_s": (",.0f", " MB/s"),
+}
+"""By the end of a figure's name, how it is shown."""
+
+
+def amount(name: str, value: float) -> str:
+    """Return a figure with its unit."""
+    for end, (form, unit) in UNITS.items():
+        if name.endswith(end):
+            return f"{value:{form}}{unit}"
     if name.endswith("_per_s"):
         return f"{value / 1e6:.3f} M/s" if value >= MANY_PER_S else f"{value / 1e3:.2f} k/s"
-    return f"{value:,.0f}"
+    return f"{value:,.2f}" if name.startswith("times_") else f"{value:,.0f}"
 
 
 def _shown(name: str, case: Case) -> bool:
     """Return whether a figure is worth a line; JSON has them all."""
-    return name != "seconds" and (name != "megabytes_per_s" or case.name in IN_BYTES)
+    by_bytes = bool(case.plans) and case.plans[0].size_bytes >= LARGE_BYTES
+    return name != "seconds" and (name != "megabytes_per_s" or by_bytes or case.name in IN_BYTES)
 
 
 def _figures_table(measured: Measured) -> Table:
@@ -156,7 +179,7 @@ def _figures_table(measured: Measured) -> Table:
         for name, median in medians[label].items():
             if _shown(name, case):
                 values = [run[name] for run in measured.runs[plan.label]]
-                amounts = [_amount(name, value) for value in (median, min(values), max(values))]
+                amounts = [amount(name, value) for value in (median, min(values), max(values))]
                 ratio = ratios[plan.label].get(name)
                 compared = "" if ratio is None or plan is case.plans[0] else f"{ratio:.2f} x"
                 table.add_row(label, name, *amounts, compared)
@@ -164,7 +187,8 @@ def _figures_table(measured: Measured) -> Table:
     return table
 
 
-def _targets_table(results: list[Measured]) -> Table:
+def targets_table(results: list[Measured]) -> Table:
+    """Return each target with whether it was reached."""
     table = Table(title="targets", title_justify="left")
     for column in ("case", "to reach", "measured", "verdict"):
         table.add_column(column, no_wrap=True)
@@ -174,7 +198,7 @@ def _targets_table(results: list[Measured]) -> Table:
             value = target.value(medians)
             shown = "-"
             if value is not None:
-                shown = f"{value:.2f} x" if target.peer else _amount(target.metric, value)
+                shown = f"{value:.2f} x" if target.peer else amount(target.metric, value)
             verdict = REACHED[target.reached(medians)]
             table.add_row(measured.case.name, target.text, shown, verdict)
     return table
@@ -201,7 +225,10 @@ def show(head: dict[str, Any], results: list[Measured]) -> None:
     )
     for measured in results:
         console.print(_figures_table(measured))
-    console.print(_targets_table(results))
+        for label, why in measured.case.left_out.items():
+            console.print(f"left out: {label}: {why}", markup=False)
+    if any(measured.case.targets for measured in results):
+        console.print(targets_table(results))
     for measured in results:
         for failure in measured.failures:
             console.print(f"FAILED {measured.case.name}: {failure}", markup=False, soft_wrap=True)

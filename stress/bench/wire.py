@@ -80,6 +80,16 @@ def check_block_messages(
         complain(payload, last - 1)
 
 
+def check_batch(payloads: list[bytes], count: int, ring: list[bytes]) -> None:
+    """Compare a list, cut anywhere, that follows `count` messages; `ring` is two of them."""
+    at = count % RING_COUNT
+    # A peer may return more than a ring at once; each part starts where the last one did.
+    for start in range(0, len(payloads), RING_COUNT):
+        part = payloads[start : start + RING_COUNT]
+        if part != ring[at : at + len(part)]:
+            raise CheckFailed(f"the messages after number {count + start} differ")
+
+
 def check_stream(stream: Iterable[bytes], size_bytes: int, tail: bytes) -> int:
     """Check a finite stream of bytes from number 0 on; return how many came."""
     value = -1

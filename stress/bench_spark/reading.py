@@ -92,6 +92,7 @@ class _Frames:
         self._parts = len(plan(options, Table(schema_of())))  # the peers have as many
 
     def ours(self, columns: list[str] | None = None, **options: object) -> DataFrame:
+        options = {"reader": "python", **options}
         reader = self._spark.read.format("pagequeue").options(**options)  # type: ignore[arg-type]
         if columns:
             reader = reader.schema(schema_of(columns))

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stress.combined.ground import SHELL, operation
+from stress.combined.ground import SHELL, Given, Shown, operation
 from stress.traffic import HEADER, sound
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def sends(ground: Ground, spec: Spec, rng: random.Random) -> None:
     """Send by a command line, which may be killed."""
     uid, count = spec.uid(rng, command=True), rng.randint(1, SENT_MAX)
     payloads = [operation(uid, number).payloads[0] for number in range(count)]
-    ground.births[spec.number].put(uid, count)
+    ground.births[spec.number].put(Given(uid, count))
     process = start(spec, "send", "--length-prefixed")
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
@@ -82,7 +82,7 @@ def sends(ground: Ground, spec: Spec, rng: random.Random) -> None:
         ground.note("kill", spec.number)
     ended(ground, spec, "command sends", process, (0, -signal.SIGKILL))
     if process.returncode == 0:
-        ground.ended[spec.number].put(uid, count)
+        ground.ended[spec.number].put(Given(uid, count))
 
 
 def receives(ground: Ground, spec: Spec, rng: random.Random, *, closes: bool) -> None:
@@ -101,7 +101,7 @@ def receives(ground: Ground, spec: Spec, rng: random.Random, *, closes: bool) ->
             ground.wrong(kind, spec.number, f"printed what was never sent: {payload[:40]!r}")
             break
         uid, number, place, *_ = HEADER.unpack_from(payload)
-        log.put(uid, number, place)
+        log.put(Shown(uid, number, place))
     process.stdout.close()
     process.stdout = None
     ended(ground, spec, kind, process, (0, 1, 141, -signal.SIGPIPE) if closes else (0,))
@@ -138,11 +138,13 @@ def shell(ground: Ground, _slot: int, uid: int) -> None:
     """Run one command line after the other, until the round ends."""
     rng = random.Random(uid)
     os.environ["PYTHONWARNINGS"] = "ignore"
-    plain = [spec for spec in ground.specs if spec.retention is None]
+    plain = [spec for spec in ground.specs if not spec.drops]
+    # Not the ring: a command waits for room as long as it takes, and readers end before it.
+    sent_to = [spec for spec in ground.specs if not spec.is_flow and spec.ring is None]
     closes, takes = partial(receives, closes=True), partial(receives, closes=False)
     acts: tuple[Act, ...] = (sends, closes, takes, looks)
     while ground.is_running:
         for act in rng.sample(acts, len(acts)):  # each in its turn: one takes long on busy cores
             if ground.is_running:
-                act(ground, rng.choice(plain if act in {closes, takes} else ground.specs[:-1]), rng)
+                act(ground, rng.choice(plain if act in {closes, takes} else sent_to), rng)
                 time.sleep(rng.random() * 2 * PAUSE_SECONDS)

@@ -15,8 +15,9 @@ from pagequeue import (
     QueueFull,
     TooManyClaims,
 )
-from stress.combined.ground import ACKED, ACKING, CREW, READER, RECEIVED, operation
+from stress.combined.ground import ACKED, ACKING, CREW, READER, RECEIVED, Given, Handled, operation
 from stress.combined.operations import READER_MARK, Opening, Over, checksum
+from stress.history import Sent
 
 if TYPE_CHECKING:
     import random
@@ -34,13 +35,13 @@ async def send(opening: Opening, rng: random.Random) -> None:
     with opening.doing("coroutine sends"):
         producer = opening.got.producer()
     uid = spec.uid(rng)
-    ground.births[spec.number].put(uid, 0)
+    ground.births[spec.number].put(Given(uid, 0))
     log = ground.sent[spec.number]
     with contextlib.closing(producer):
         for number in range(rng.randint(1, 30)):
             op = operation(uid, number)
             payloads = op.payloads
-            too_large = () if spec.retention is None else (MessageTooLarge,)
+            too_large = (MessageTooLarge,) if spec.drops else ()
             with opening.doing("coroutine sends", QueueFull, *too_large):
                 try:
                     if op.publishes:
@@ -56,12 +57,12 @@ async def send(opening: Opening, rng: random.Random) -> None:
                 except asyncio.CancelledError:
                     ground.note("cancel", spec.number)
                     if not (opening.syncs or op.publishes or op.takes_pages):
-                        log.put(uid, number, 0, 0, 0)
+                        log.put(Sent(uid, number, 0, 0))
                     raise
                 except BaseException:
-                    log.put(uid, number, 0, 0, 0)
+                    log.put(Sent(uid, number, 0, 0))
                     raise
-                log.put(uid, number, count, first, 0)
+                log.put(Sent(uid, number, count, first))
                 continue
             return  # full: each further one would wait as long
 
@@ -84,7 +85,9 @@ async def receive(opening: Opening, rng: random.Random) -> None:
             found = [await consumer.receive_async(timeout=rng.random() * WAIT_SECONDS)]
             begin += opening.check("coroutine receives", found, begin)
             for message in found:
-                ground.read[number].put(message.sequence, checksum(message.payload), RECEIVED)
+                ground.read[number].put(
+                    Handled(message.sequence, checksum(message.payload), RECEIVED)
+                )
             await consumer.ack_async(durable=rng.random() < 0.1)
             ground.mark(number, READER_MARK, begin)
 
@@ -101,11 +104,11 @@ async def claim(opening: Opening, rng: random.Random) -> None:
             claim = await group.claim_async(timeout=rng.random() * WAIT_SECONDS)
             message = claim.message
             opening.check("coroutine claims", [message])
-            log.put(message.sequence, checksum(message.payload), RECEIVED)
+            log.put(Handled(message.sequence, checksum(message.payload), RECEIVED))
             if rng.random() < 0.8:
-                log.put(message.sequence, 0, ACKING)
+                log.put(Handled(message.sequence, 0, ACKING))
                 claim.ack()
-                log.put(message.sequence, 0, ACKED)
+                log.put(Handled(message.sequence, 0, ACKED))
 
 
 TASKS: Final[tuple[Task, ...]] = (send, send, receive, claim)

@@ -127,7 +127,7 @@ class LiveWatch:
                     if os.path.join(directory, name) not in self.strangers:
                         wrong.append(f"{directory}/{name}: a file of no queue")
                     continue
-                if not name.endswith(".page") or spec.retention is not None or spec.compresses:
+                if not name.endswith(".page") or spec.drops or spec.compresses:
                     continue
                 is_there = name in again and again[name].inode == identity.inode
                 if is_there and spec not in pending:

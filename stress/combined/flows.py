@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import ConsumerInUse
-from stress.combined.ground import DOWN, RECEIVED, element
+from stress.combined.ground import DOWN, RECEIVED, Handled, element
 from stress.combined.operations import Opening, Over, checksum
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def take(opening: Opening, flow: Flow, message: Message, kind: str) -> None:
         found = int.from_bytes(message.payload[:8], "little")
         ground.wrong(kind, number, f"message {message.sequence} is element {found}")
         raise Over
-    ground.read[number].put(message.sequence, checksum(message.payload), RECEIVED)
+    ground.read[number].put(Handled(message.sequence, checksum(message.payload), RECEIVED))
     ground.mark(number, DOWN_MARK, flow.acknowledged)
 
 

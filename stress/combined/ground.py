@@ -9,20 +9,19 @@ from __future__ import annotations
 import mmap
 import os
 import random
-import struct
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue import Queue, Retention
 from stress import children
+from stress.history import Log, Sent
 from stress.roles import RUNNING, SYNCS
-from stress.traffic import HEADER, RECORD, Log, Op, Shape, sound
+from stress.traffic import HEADER, Op, Shape, sound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,15 +51,42 @@ KINDS: Final = (
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 DONE, REFUSED, CLOSED, WRONG = range(4)
 OUTCOMES: Final = ("done", "refused", "closed", "WRONG")
-EVENT = struct.Struct("<QIIHBB4x")  # monotonic ns, process, thread, kind, queue, outcome
-EVENT_TYPE: Final = np.dtype(
-    [("ns", "<u8"), ("process", "<u4"), ("thread", "<u4"), ("kind", "<u2"), ("queue", "u1"),
-     ("outcome", "u1"), ("", "V4")]
-)  # fmt: skip
-BIRTH = struct.Struct("<QQ")  # uid, messages that a command line was given; 0: not one
-SEEN = struct.Struct("<QII")  # sequence, CRC-32 of the payload, state
 RECEIVED, ACKING, ACKED, REJECTING, REJECTED = range(5)
 NO_QUEUE: Final = 255
+
+
+class Ended(NamedTuple):
+    """An operation that has ended."""
+
+    at: int  # ns of the monotonic clock
+    process: int
+    thread: int
+    kind: int  # its place in KINDS
+    queue: int
+    outcome: int
+
+
+class Given(NamedTuple):
+    """A sender, and how many messages a command line was given to send; 0: it is not one."""
+
+    uid: int
+    messages: int
+
+
+class Handled(NamedTuple):
+    """A message that was received, or that was or is about to be acknowledged or rejected."""
+
+    sequence: int
+    checksum: int  # CRC-32 of the payload, if it was received
+    state: int
+
+
+class Shown(NamedTuple):
+    """A message that a command line printed: whose it is, and which."""
+
+    uid: int
+    number: int
+    place: int
 
 
 class Sized(Shape):
@@ -105,6 +131,7 @@ class Spec:
         retention: of those openings that have one; None: the queue is never trimmed.
         compresses: whether its pages are compressed.
         is_flow: whether all that is sent to it comes from a flow.
+        ring: its size, if it is a ring.
     """
 
     number: int
@@ -114,6 +141,12 @@ class Spec:
     retention: Retention | None = None
     compresses: bool = False
     is_flow: bool = False
+    ring: int | None = None
+
+    @property
+    def drops(self) -> bool:
+        """Whether pages that no named consumer or group needs can go."""
+        return self.retention is not None or self.ring is not None
 
     def uid(self, rng: random.Random, *, command: bool = False) -> int:
         """Return a new sender's id, from which its queue can be derived."""
@@ -122,7 +155,7 @@ class Spec:
 
 
 def specs(base: str, rng: random.Random) -> list[Spec]:
-    """Return the queues of a round: two share a directory, two are trimmed, one is a flow's."""
+    """Return the queues of a round: two share a directory, two are trimmed, a ring, a flow's."""
     other = rng.choice(("other", "q", "queue2"))
     bounded = Retention(
         max_bytes=rng.choice((4, 8, 20)) * PAGE_BYTES, drop_acknowledged=rng.random() < 0.5
@@ -133,7 +166,8 @@ def specs(base: str, rng: random.Random) -> list[Spec]:
         Spec(1, f"{base}/shared", other, 2 * PAGE_BYTES, compresses=True),
         Spec(2, f"{base}/bounded", "queue", PAGE_BYTES, bounded),
         Spec(3, f"{base}/aged", "queue", PAGE_BYTES, aged, compresses=True),
-        Spec(4, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
+        Spec(4, f"{base}/ring", "queue", PAGE_BYTES, ring=rng.choice((4, 8, 20)) * PAGE_BYTES),
+        Spec(5, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
     ]
 
 
@@ -151,15 +185,15 @@ class Ground:
         with (directory / "words").open("a+b") as file:  # the first page: the phase
             file.truncate(mmap.PAGESIZE)
             self.phase = mmap.mmap(file.fileno(), mmap.PAGESIZE)
-        self.history = Log(directory / "history", EVENT)
+        self.history = Log(directory / "history", Ended)
         count = range(len(self.specs))
-        self.sent = [Log(directory / f"sent-{i}", RECORD) for i in count]
-        self.births = [Log(directory / f"births-{i}", BIRTH) for i in count]
-        self.ended = [Log(directory / f"ended-{i}", BIRTH) for i in count]
-        self.read = [Log(directory / f"read-{i}", SEEN) for i in count]
-        self.worked = [Log(directory / f"worked-{i}", SEEN) for i in count]
-        self.shown = [Log(directory / f"shown-{i}", SEEN) for i in count]
-        self.ledgers = [str(directory / f"ledger-{i}") for i in count]
+        self.sent = [Log(directory / f"sent-{i}", Sent) for i in count]
+        self.births = [Log(directory / f"births-{i}", Given) for i in count]
+        self.ended = [Log(directory / f"ended-{i}", Given) for i in count]
+        self.read = [Log(directory / f"read-{i}", Handled) for i in count]
+        self.worked = [Log(directory / f"worked-{i}", Handled) for i in count]
+        self.shown = [Log(directory / f"shown-{i}", Shown) for i in count]
+        self.ledgers = [directory / f"ledger-{i}" for i in count]
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -178,7 +212,7 @@ class Ground:
     def note(self, kind: str, queue: int = NO_QUEUE, outcome: int = DONE) -> None:
         """Append to the history."""
         who = os.getpid(), threading.get_ident() >> 6 & 0xFFFFFFFF
-        self.history.put(time.monotonic_ns(), *who, NUMBERS[kind], queue, outcome)
+        self.history.put(Ended(time.monotonic_ns(), *who, NUMBERS[kind], queue, outcome))
 
     def wrong(self, kind: str, queue: int, text: str) -> None:
         """Append a violation, with what the other threads and processes did just before."""
@@ -187,30 +221,23 @@ class Ground:
 
     def short_history(self, queue: int, count: int = 12) -> str:
         """Return the last operations on a queue, and on the queues open at the same time."""
-        size = os.path.getsize(self.history.path) // EVENT.size
-        begin = max(0, size - 400)
-        with open(self.history.path, "rb") as file:
-            file.seek(begin * EVENT.size)
-            events = np.frombuffer(file.read((size - begin) * EVENT.size), EVENT_TYPE)
-        mine = events[events["queue"] == queue][-count:]
-        others = events[events["process"] == os.getpid()][-count:]
-        both = np.unique(np.concatenate([mine, others]))
+        events = self.history.events()[-400:]
+        mine = [one for one in events if one.queue == queue][-count:]
+        others = [one for one in events if one.process == os.getpid()][-count:]
         return "".join(
-            f"    {int(event['ns']) / 1e9:.6f} process {event['process']} "
-            f"{KINDS[event['kind']]}, queue {event['queue']}: {OUTCOMES[event['outcome']]}\n"
-            for event in both
+            f"    {one.at / 1e9:.6f} process {one.process} "
+            f"{KINDS[one.kind]}, queue {one.queue}: {OUTCOMES[one.outcome]}\n"
+            for one in sorted({*mine, *others})
         )
 
     def counts(self) -> dict[str, int]:
         """Return how often each kind of operation was done, and how often an error ended it."""
-        events = np.fromfile(self.history.path, EVENT_TYPE)
-        done = np.bincount(events["kind"], minlength=len(KINDS))
-        return {kind: int(done[number]) for kind, number in NUMBERS.items()}
+        done = Counter(one.kind for one in self.history.events())
+        return {kind: done[number] for kind, number in NUMBERS.items()}
 
     def count_of(self, process: int) -> int:
         """Return how many operations of a process have ended."""
-        events = np.fromfile(self.history.path, EVENT_TYPE)
-        return int(np.count_nonzero(events["process"] == process))
+        return sum(one.process == process for one in self.history.events())
 
     # --- marks: the highest place that a consumer is known to have acknowledged -------------------
 
@@ -232,6 +259,10 @@ class Ground:
         options: dict[str, Any] = {"prefix": spec.prefix, "lock_timeout": LOCK_SECONDS}
         if read_only:
             return Queue(spec.directory, read_only=True, **options)
+        if spec.ring is not None:  # which others are told by the queue itself
+            if rng.random() < 0.5:
+                options["ring"] = spec.ring
+            return Queue(spec.directory, full_timeout=FULL_SECONDS, **options)
         if spec.retention is not None and rng.random() < 0.8:
             options["retention"] = spec.retention
             options["on_full"] = rng.choice(("block", "block", "raise"))
@@ -245,7 +276,9 @@ class Ground:
         """Make all queues, and put foreign files into their directories."""
         for spec in self.specs:
             rng = random.Random(spec.number)
-            with Queue(spec.directory, prefix=spec.prefix, page_bytes=spec.page_bytes) as queue:
+            with Queue(
+                spec.directory, prefix=spec.prefix, page_bytes=spec.page_bytes, ring=spec.ring
+            ) as queue:
                 for name in (RECORDER, READER) if not spec.is_flow else ():
                     queue.consumer(name).close()
                 if not spec.is_flow:

@@ -11,10 +11,9 @@ import contextlib
 import os
 import re
 from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from pagequeue import NothingReceived, Queue
+from pagequeue import NothingReceived, Queue, QueueFull
 from stress.combined import flows
 from stress.combined.files import PAGE
 from stress.combined.ground import (
@@ -22,6 +21,7 @@ from stress.combined.ground import (
     ACKING,
     CREW,
     DOWN,
+    FULL_SECONDS,
     READER,
     RECEIVED,
     REJECTED,
@@ -33,7 +33,8 @@ from stress.combined.ground import (
     operation,
 )
 from stress.combined.operations import READER_MARK, Opening, Over, checksum, ship_paths
-from stress.combined.worker import LEDGER, HangGuard, record_one
+from stress.combined.worker import HangGuard, record_one
+from stress.history import Kept, Sent, messages_in
 from stress.traffic import HEADER, Proof, sound
 
 if TYPE_CHECKING:
@@ -42,24 +43,6 @@ if TYPE_CHECKING:
     from pagequeue import Message
 
 TOLD_MAX: Final = 4
-
-
-class Recorded(NamedTuple):
-    """A message of the ledger."""
-
-    sequence: int
-    timestamp: int
-    payload: bytes
-
-
-def ledger(path: str) -> Iterator[Recorded]:
-    """Read a ledger."""
-    data = Path(path).read_bytes() if os.path.exists(path) else b""
-    at = 0
-    while at < len(data):
-        sequence, timestamp, size = LEDGER.unpack_from(data, at)
-        at += LEDGER.size + size
-        yield Recorded(sequence, timestamp, data[at - size : at])
 
 
 def place_of(queue: Queue, name: str) -> int:
@@ -76,7 +59,7 @@ class Judge:
         self.ground = ground
         self.spec = spec
         self.told = 0
-        self.all: list[Recorded] = []
+        self.all: list[Kept] = []
 
     def wrong(self, text: str) -> None:
         """Report a violation, a few times at most."""
@@ -94,14 +77,15 @@ class Judge:
                 self.flow(opening)
             else:
                 record_one(opening)
-                self.all = list(ledger(self.ground.ledgers[spec.number]))
+                self.all = list(messages_in(self.ground.ledgers[spec.number]))
                 self.sent()
                 self.still_there(queue)
                 self.reader(queue)
                 self.crew(queue)
                 self.shipped()
                 self.shell(queue)
-            queue.rotate()
+            with contextlib.suppress(*((QueueFull,) if spec.ring else ())):
+                queue.rotate(timeout=FULL_SECONDS)  # a ring has room if its readers have all
             report = queue.verify()
             for problem in report.problems[:TOLD_MAX]:
                 self.wrong(f"verify: {problem}")
@@ -113,8 +97,8 @@ class Judge:
     def sent(self) -> None:
         """Every acknowledged send is there once and in order; no other message is there."""
         number = self.spec.number
-        births = self.ground.births[number].records()
-        records = self.ground.sent[number].records()
+        births = self.ground.births[number].events()
+        records = self.ground.sent[number].events()
         records += self.by_commands({uid for uid, count in births if count})
         last: dict[int, tuple[int, int]] = {}
         for uid, op, count, first, _ in records:
@@ -127,18 +111,18 @@ class Judge:
         for text in proof.violations:
             self.wrong(text)
 
-    def by_commands(self, uids: set[int]) -> list[tuple[int, ...]]:
+    def by_commands(self, uids: set[int]) -> list[Sent]:
         """Return records for what command lines sent; one that ended well sent all it was given."""
         found: dict[int, list[int]] = {uid: [] for uid in uids}
         for message in self.all:
             uid = sound(message.payload)
             if uid in found:
                 found[uid].append(message.sequence)
-        for uid, count in self.ground.ended[self.spec.number].records():
+        for uid, count in self.ground.ended[self.spec.number].events():
             if len(found[uid]) != count:
                 self.wrong(f"a command sent {count} messages, and {len(found[uid])} are there")
         return [
-            (uid, place, 1, sequence, 0)
+            Sent(uid, place, 1, sequence)
             for uid, sequences in found.items()
             for place, sequence in enumerate(sequences)
         ]
@@ -182,7 +166,7 @@ class Judge:
         if place < marked:
             self.wrong(f"{who} is at {place}, and {marked} were acknowledged")
         seen: dict[int, int] = {}
-        for sequence, check, _ in self.ground.read[self.spec.number].records():
+        for sequence, check, _ in self.ground.read[self.spec.number].events():
             if seen.setdefault(sequence, check) != check:
                 self.wrong(f"{who} got {sequence} twice, and not the same")
             if sequence < len(self.all) and checksum(self.all[sequence].payload) != check:
@@ -196,7 +180,7 @@ class Judge:
         did: dict[int, Counter[int]] = {
             state: Counter() for state in (RECEIVED, ACKING, ACKED, REJECTING, REJECTED)
         }
-        for sequence, _, state in self.ground.worked[self.spec.number].records():
+        for sequence, _, state in self.ground.worked[self.spec.number].events():
             did[state][sequence] += 1
         ended = did[ACKED] + did[REJECTED]
         rest = []
@@ -230,7 +214,7 @@ class Judge:
         """The command line's reader read every message before the place of its consumer."""
         if all(each.name != SHELL for each in queue.consumers()):
             return
-        shown = set(self.ground.shown[self.spec.number].records())
+        shown = set(self.ground.shown[self.spec.number].events())
         place = place_of(queue, SHELL)
         missed = [
             message.sequence

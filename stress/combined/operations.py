@@ -43,6 +43,7 @@ from stress.combined.ground import (
     REJECTED,
     REJECTING,
     Ground,
+    Handled,
     Spec,
     check_sound,
 )
@@ -130,7 +131,7 @@ class Opening:
     @property
     def passed(self) -> tuple[type[Exception], ...]:
         """The errors allowed to a reader for which retention keeps no pages."""
-        return () if self.spec.retention is None else (Expired,)
+        return (Expired,) if self.spec.drops else ()
 
     def check(self, kind: str, messages: Iterable[Message], begin: int | None = None) -> int:
         """Check messages that follow one another; return how many there were."""
@@ -352,7 +353,9 @@ def read(opening: Opening, rng: random.Random, limit: int = 30) -> None:
                 found = list(consumer.receive_many(50, timeout=rng.random() * WAIT_SECONDS))
             begin += opening.check("consumer receive", found, begin)
             for message in found:
-                ground.read[number].put(message.sequence, checksum(message.payload), RECEIVED)
+                ground.read[number].put(
+                    Handled(message.sequence, checksum(message.payload), RECEIVED)
+                )
             if rng.random() < 0.8:
                 consumer.ack(durable=rng.random() < 0.05)
                 ground.mark(number, READER_MARK, begin)
@@ -371,19 +374,19 @@ def work(opening: Opening, rng: random.Random, limit: int = 20) -> None:
             for claim in group.claim_many(rng.randint(1, 8), rng.random() * WAIT_SECONDS):
                 message = claim.message
                 opening.check("group claim", [message])
-                log.put(message.sequence, checksum(message.payload), RECEIVED)
+                log.put(Handled(message.sequence, checksum(message.payload), RECEIVED))
                 draw = rng.random()
                 if draw < 0.8:
-                    log.put(message.sequence, 0, ACKING)
+                    log.put(Handled(message.sequence, 0, ACKING))
                     claim.ack()
-                    log.put(message.sequence, 0, ACKED)
+                    log.put(Handled(message.sequence, 0, ACKED))
                 elif draw < 0.9:
                     claim.nack(rng.choice((0.0, 0.0, 0.002)))
                     ground.note("group nack", number)
                 elif draw < 0.93:
-                    log.put(message.sequence, 0, REJECTING)
+                    log.put(Handled(message.sequence, 0, REJECTING))
                     claim.reject()
-                    log.put(message.sequence, 0, REJECTED)
+                    log.put(Handled(message.sequence, 0, REJECTED))
                     ground.note("group reject", number)
 
 

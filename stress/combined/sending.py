@@ -10,8 +10,9 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import MessageTooLarge, NotDurable, Overtaken, QueueFull
-from stress.combined.ground import REFUSED, operation
+from stress.combined.ground import REFUSED, Given, operation
 from stress.combined.operations import SIGNAL_ALLOWED, Opening, Over
+from stress.history import Sent
 
 if TYPE_CHECKING:
     import random
@@ -44,7 +45,7 @@ def burst(
     """Send so many operations by one new sender."""
     ground, spec = opening.ground, opening.spec
     uid = spec.uid(rng)
-    ground.births[spec.number].put(uid, 0)
+    ground.births[spec.number].put(Given(uid, 0))
     log = ground.sent[spec.number]
     for number in range(count):
         op = operation(uid, number)
@@ -52,7 +53,7 @@ def burst(
         if op.publishes and kind is not None:
             return  # a handler may have interrupted what publishes
         does = kind_of(op)
-        too_large = () if spec.retention is None else (MessageTooLarge,)
+        too_large = (MessageTooLarge,) if spec.drops else ()
         with opening.doing(kind or does, QueueFull, *too_large, *allowed):
             try:
                 compares = kind is None and op.payloads and rng.random() < COMPARED_SHARE
@@ -65,12 +66,12 @@ def burst(
             except NotDurable:
                 return  # sent and visible, at an unreported sequence
             except BaseException:
-                log.put(uid, number, 0, REFUSED_SEQUENCE, 0)
+                log.put(Sent(uid, number, 0, REFUSED_SEQUENCE))
                 raise
         if sent is None:
             return  # full: each further one would wait as long
         first, messages = sent
-        log.put(uid, number, messages, first, 0)
+        log.put(Sent(uid, number, messages, first))
         if op.publishes:
             with opening.doing(does):
                 publish_again(opening, uid, number, op, sent)

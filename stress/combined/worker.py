@@ -13,27 +13,23 @@ import os
 import random
 import shutil
 import signal
-import struct
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pagequeue import ConsumerInUse, NothingReceived, Queue, Retention
 from stress.combined import operations
 from stress.combined.ground import LOCK_SECONDS, PAGE_BYTES, RECORDER, Ground, Spec
 from stress.combined.operations import Opening, Over
 from stress.combined.scene import Scene, handle
-
-if TYPE_CHECKING:
-    from pagequeue import Message
+from stress.history import MessageLog
 
 HANG_SECONDS: Final = 30.0
 SETTLE_SECONDS: Final = 20.0
 """A dropped queue is freed once its worker has compressed the pages due, at low priority."""
 CHECKED_SCENES: Final = 25
 FORKED_FIRST_SHARE: Final = 0.5
-LEDGER = struct.Struct("<QqI")  # sequence, timestamp, bytes of the payload, which follows
 PAUSE_SECONDS: Final = 0.002
 MANY_PAGES: Final = 2000
 MANY_LOCK_SECONDS: Final = 2.0
@@ -112,46 +108,6 @@ def check_held(ground: Ground, before: tuple[int, int]) -> None:
 # --- recording ------------------------------------------------------------------------------------
 
 
-class BulkPublisher:
-    """What a queue had, from its first message on, as its recorder received it."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.count, size = count_of(path)
-        self._file = open(path, "ab")  # noqa: SIM115  closed by close()
-        self._file.truncate(size)
-
-    def add(self, message: Message) -> str:
-        """Append a message; one already present may be redelivered. Return what is wrong."""
-        if message.sequence > self.count:
-            return f"the recorder gets {message.sequence}, and has {self.count} before"
-        if message.sequence == self.count:
-            head = LEDGER.pack(message.sequence, message.timestamp, len(message.payload))
-            self._file.write(head + message.payload)
-            self.count += 1
-        return ""
-
-    def flush(self) -> None:
-        """Have it written."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def count_of(path: str) -> tuple[int, int]:
-    """Return how many whole records a ledger has, and their bytes."""
-    count = at = 0
-    data = Path(path).read_bytes() if os.path.exists(path) else b""
-    while at + LEDGER.size <= len(data):
-        end = at + LEDGER.size + LEDGER.unpack_from(data, at)[2]
-        if end > len(data):
-            break
-        count, at = count + 1, end
-    return count, at
-
-
 def record(ground: Ground, _slot: int, uid: int) -> None:
     """Receive all messages by a separate consumer, and keep a queue's other readers going."""
     rng = random.Random(uid)
@@ -163,7 +119,7 @@ def record(ground: Ground, _slot: int, uid: int) -> None:
             with contextlib.suppress(Over), ground.open(spec, rng) as queue:
                 opening = Opening(ground, spec, queue, read_only=False)
                 record_one(opening)
-                if spec.retention is not None:
+                if spec.drops:
                     operations.read(opening, rng, 4)
                     operations.work(opening, rng, 4)
         time.sleep(PAUSE_SECONDS)
@@ -174,16 +130,15 @@ def record_one(opening: Opening) -> None:
     """Record what is new in one queue."""
     ground, number = opening.ground, opening.spec.number
     with opening.doing("record", ConsumerInUse), opening.got.consumer(RECORDER) as consumer:
-        ledger = BulkPublisher(ground.ledgers[number])
+        ledger = MessageLog(ground.ledgers[number])
         with contextlib.closing(ledger), contextlib.suppress(NothingReceived):
             while True:
                 batch = consumer.receive_many(500, timeout=0)
-                for message in batch:
-                    wrong = ledger.add(message)
-                    if wrong:
-                        ground.wrong("record", number, wrong)
-                        raise Over
-                ledger.flush()
+                if batch[0].sequence > ledger.count:
+                    wrong = f"the recorder gets {batch[0].sequence}, and has {ledger.count} before"
+                    ground.wrong("record", number, wrong)
+                    raise Over
+                ledger.put_all(list(batch)[ledger.count - batch[0].sequence :])  # some came again
                 consumer.ack()
 
 

@@ -8,6 +8,7 @@ the tail would skip messages.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from stress.corpus.damage import (
     Saves,
     Works,
 )
+from stress.corpus.shapes import PREFIX
 from stress.corpus.things import THINGS, linked, replaced
 from stress.corpus.victim import CURSOR
 
@@ -176,6 +178,15 @@ def _(victim: Victim) -> Hit:
 def _(victim: Victim) -> Hit:
     victim.put_cursor(1, victim.other)
     return Hit(CURSOR, 16)
+
+
+@damaged("CorruptMeta", "wrong checksum")(
+    "cursor of another consumer", "another consumer's cursor is copied over a cursor"
+)
+def _(victim: Victim) -> Hit:
+    victim.put_cursor(1, consumer="other")
+    os.replace(victim.path(fmt.cursor_name(PREFIX, "other")), victim.path(CURSOR))
+    return Hit(CURSOR, 12)
 
 
 @damaged("CorruptMeta", "not the cursor")("cursor of another kind", "the kind is 2**32 - 1")

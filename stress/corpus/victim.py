@@ -217,11 +217,13 @@ class Victim:
         self.word(READ_META, fmt.READ_META, "head_page", first.page)
         self.word(READ_META, fmt.READ_META, field, first.sequence)
 
-    def put_cursor(self, sequence: int, owner: Original | None = None) -> None:
+    def put_cursor(
+        self, sequence: int, owner: Original | None = None, consumer: str = CONSUMER
+    ) -> None:
         """Make the cursor of a named consumer, of this queue or with the id of another one."""
         with closing(Directory(str(self.directory), create=False)) as folder:
             CursorMeta.make(
-                folder, PREFIX, (owner or self.original).queue_id, CONSUMER,
+                folder, PREFIX, (owner or self.original).queue_id, consumer,
                 next_sequence=sequence, created=self.places(self.head)[0].timestamp,
             )  # fmt: skip
 

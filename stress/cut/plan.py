@@ -47,8 +47,12 @@ SYNCS: Final[tuple[Sync, ...]] = (
 PAGE_BYTES: Final = (4096, 8192, 8192, 16384, 32768)
 PUBLISH_POINTS: Final = range(1, 9)
 ROLL_POINTS: Final = range(11, 16)
+HEADER_POINTS: Final = (12, 13)
+"""Where the next page has its header, and no mark leads to it."""
 INSIDE_BATCH: Final = (3, 4)
 LEAP_POINTS: Final = range(31, 36)
+COMMIT_POINTS: Final = range(32, 34)
+"""Where the pages have their names, and no message is visible."""
 CALLS: Final = 50
 """Not a point of the core: to die at a call to the system."""
 CALLS_MAX: Final = 16
@@ -233,6 +237,11 @@ class Step:
     at_pass: int = 1
     other: int = 0
 
+    @property
+    def rotates_and_dies(self) -> bool:
+        """Whether the producer dies while it seals a page that has room for more."""
+        return self.verb == "die" and self.point in ROLL_POINTS and self.other % 2 == 1
+
 
 def steps_of(plan: Plan) -> list[Step]:
     """Return the steps of a plan, in order."""
@@ -262,7 +271,10 @@ def steps_of(plan: Plan) -> list[Step]:
         elif verb == "die" and rng.random() < 0.4:
             steps.append(Step("die", producer, CALLS, rng.randint(1, CALLS_MAX), rng.randrange(4)))
         elif verb == "die" and rng.random() < 0.3:
-            steps.append(Step("die", producer, rng.choice(ROLL_POINTS), 1, other))
+            # What others send then has the sequence in the next page's header, and is flushed.
+            point = rng.choice((*ROLL_POINTS, *HEADER_POINTS))
+            steps.append(Step("die", producer, point, 1, other))
+            steps += [Step(verb, other) for verb in ("send", "send", "flush")[: rng.choice((0, 3))]]
         elif verb == "die" and rng.random() < 0.7:
             # Half a batch, and then a message that ends where the batch's second one begins.
             inside = rng.choice(INSIDE_BATCH)

@@ -20,7 +20,6 @@ from stress.cut.plan import (
     LEAP_POINTS,
     MIXED,
     RACE,
-    ROLL_POINTS,
     Plan,
     Step,
     habit_of,
@@ -34,7 +33,8 @@ from stress.cut.recording import (
     Recording,
     frames_and_large,
 )
-from stress.traffic import RECORD, Log, Proof
+from stress.history import Log, Sent
+from stress.traffic import Proof
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +45,7 @@ WAIT_SECONDS = 20.0
 TAKE_COUNT = 5
 LOOK_AHEAD = 20
 UIDS_MAX = 1000
+FRAME_BYTES = 16
 
 
 class Gone(NamedTuple):
@@ -71,7 +72,7 @@ class Actor:
     """
 
     def __init__(
-        self, plan: Plan, path: str, uid: int, place: int, recorder: Recorder, acked: Log
+        self, plan: Plan, path: str, uid: int, place: int, recorder: Recorder, acked: Log[Sent]
     ) -> None:
         self.plan = plan
         self.path = path
@@ -122,7 +123,7 @@ class Actor:
                 raise
             return
         self.number += 1
-        self.acked.put(self.uid, number, count, first, 0)
+        self.acked.put(Sent(self.uid, number, count, first))
         if count and self.plan.op(self.uid, number).publishes:
             self.recorder.note(PUBLISHED, self.uid, number)
             self.recorder.flushed(first + count)
@@ -170,19 +171,26 @@ class Actor:
 
         if step.point in LEAP_POINTS or (step.point == CALLS and step.other == 0):
             ahead = range(self.number, self.number + LOOK_AHEAD)
-            first = next((one for one in ahead if self.plan.op(self.uid, one).publishes), 0)
+            publishing = [one for one in ahead if self.plan.op(self.uid, one).publishes]
+            if step.point in LEAP_POINTS:  # what fits into one page is sent as a batch
+                publishing = [one for one in publishing if self._takes_pages(one)] or publishing
+            first = next(iter(publishing), 0)
             while self.number < first:
                 self.send()
         if step.point == CALLS:
             self.die_at_call(step)
             return
         _core.set_kill_point(step.point, step.at_pass)  # type: ignore[attr-defined]
-        if step.point in ROLL_POINTS and step.other % 2:
+        if step.rotates_and_dies:
             with suppress(QueueFull):
                 self.queue.rotate()
         else:
             self.send()
         _core.set_kill_point(0, 0)  # type: ignore[attr-defined]
+
+    def _takes_pages(self, number: int) -> bool:
+        payloads = self.plan.op(self.uid, number).payloads
+        return sum(map(len, payloads)) + FRAME_BYTES * len(payloads) > self.plan.page_bytes
 
     def die_at_call(self, step: Step) -> None:
         """Die right after a system call, in an operation that makes several."""
@@ -218,7 +226,7 @@ class Run:
         self.recorder = recorder
         self.directory = directory
         self.path = str(directory / "queue")
-        self.acked = Log(directory / "acked", RECORD)
+        self.acked = Log(directory / "acked", Sent)
         self.errors = children.ErrorFile(directory / "errors")
         self.uids: list[int] = []
 
@@ -242,6 +250,8 @@ class Run:
             with self.recorder.recording(self.path):
                 by_kind: dict[str, Callable[[], None]] = {HANDLES: self._handles, RACE: self._race}
                 by_kind.get(self.plan.kind, self._processes)()
+                # What a dead one left of pages below the head goes while it is still recorded.
+                self.plan.open(self.path).close()
             log = self.recorder.log()
             sent, large = self._proved(log)
         finally:
@@ -258,7 +268,7 @@ class Run:
         recording = Recording("", 0, b"", sent, large=large)
         found = [(timestamp, payload) for timestamp, payload, _ in recording.messages()]
         gone = [Gone(i, *one) for i, one in enumerate(found[:head])]
-        proof = Proof(self.plan.op, self.uids, self.acked.records())
+        proof = Proof(self.plan.op, self.uids, self.acked.events())
         proof.run(cast("list[Message]", [*gone, *messages]))
         wrong = proof.violations + self.recorder.failures + self.errors.said()
         if found[head:] != [(message.timestamp, message.payload) for message in messages]:

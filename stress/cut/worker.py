@@ -20,7 +20,7 @@ from stress import driver
 from stress.campaign import Budget, Outcome
 from stress.cut.full import Full
 from stress.cut.native import MODES, RESULTS, SEEDS_PER_MOMENT, Found, Seen, States
-from stress.cut.plan import LEAP_POINTS, Plan, steps_of
+from stress.cut.plan import COMMIT_POINTS, HEADER_POINTS, LEAP_POINTS, Plan, steps_of
 from stress.cut.recording import Recorder, Recording
 from stress.cut.run import record
 from stress.cut.shipping import Shipping
@@ -28,36 +28,51 @@ from stress.cut.shipping import Shipping
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from stress.cut.plan import Step
+
 LABEL_VARIABLE: Final = "PAGEQUEUE_CUT_LABEL"
 """Names the file that records which state is being tried, in case the process dies of it."""
 DIE_PUBLISHING: Final = "die publishing"
+GIVEN_UP: Final = "die with pages to remove"
+HALF_A_ROLL: Final = "die in a roll from a page with room"
 SHIP: Final = "ship"
 LARGE: Final = "large"
 TURNS: Final = (
     "fail",
     "die",
+    SHIP,
+    GIVEN_UP,
+    HALF_A_ROLL,
     LARGE,
     "flush",
-    "die",
     "send",
-    "flush inside",
-    "take",
-    LARGE,
-    SHIP,
-    DIE_PUBLISHING,
     "trim",
     "publish",
+    HALF_A_ROLL,
+    SHIP,
+    GIVEN_UP,
+    "die",
+    LARGE,
+    "take",
+    "flush inside",
     DIE_PUBLISHING,
 )
+"""What each of the runs has; the second worker begins in the middle."""
 CHUNK: Final = 32 * SEEDS_PER_MOMENT
 FAST_SECONDS: Final = 0.15
 FULL_SECONDS: Final = 0.5
+FAST_SHARE: Final = 0.1
+FULL_SHARE: Final = 0.4
+"""At least these seconds, and these shares of the time that recording took: on a busy machine, too,
+a run is worth recording only for the states that are tried of it."""
 SECOND_CUTS: Final = 4
 THIRD_CUTS: Final = 0.25
 """Share of the second cuts whose recovery is cut, too."""
 SECOND_FAST_SECONDS: Final = 0.04
 SECOND_FULL_SECONDS: Final = 0.04
 AGAIN_EVERY: Final = 4
+FOLLOWING: Final = 6
+"""So many steps follow at least the death of a publisher whose pages others must remove."""
 LABEL_BYTES: Final = 200
 VIOLATIONS_ENOUGH: Final = 2
 
@@ -137,15 +152,13 @@ class Worker:
             plan = Plan.of(seed)
             if (verb == "publish" and plan.publishes) or (verb == LARGE and plan.large):
                 return seed
-            steps = steps_of(plan)
-            if verb == DIE_PUBLISHING and any(step.point in LEAP_POINTS for step in steps):
-                return seed
-            if any(step.verb == verb for step in steps):
+            if has(verb, steps_of(plan)):
                 return seed
 
     def one_run(self, seed: int) -> None:
         """Record one run and cut it."""
         self.say(f"recording trace {seed}")
+        began = time.monotonic()
         try:
             recording = record(seed, self.recorder, self.base)
         except Exception as error:  # noqa: BLE001  any exception is an error of the run itself
@@ -155,10 +168,13 @@ class Worker:
             )
             return
         self.counts["traces"] += 1
+        took = time.monotonic() - began
         states = States(recording, self.defines)
         try:
-            whole = self.fast(recording, states, FAST_SECONDS, "fast states")
-            whole = whole and self.fully(recording, states, FULL_SECONDS, "full states")
+            seconds = max(FAST_SECONDS, FAST_SHARE * took)
+            whole = self.fast(recording, states, seconds, "fast states")
+            seconds = max(FULL_SECONDS, FULL_SHARE * took)
+            whole = whole and self.fully(recording, states, seconds, "full states")
             for _ in range(SECOND_CUTS):
                 if not whole or self.finished():
                     break
@@ -169,13 +185,16 @@ class Worker:
     def ship_run(self, seed: int) -> None:
         """Record how sealed pages are shipped, and cut the power of their replica."""
         self.say(f"shipping by {seed}")
+        began = time.monotonic()
         shipping = Shipping(seed, self.recorder, self.base)
         try:
             recording = shipping.record()
+            took = time.monotonic() - began
             sent = shipping.payloads()
             states = States(recording, self.defines)
             try:
-                self.cut_replica(shipping, recording, states, sent)
+                seconds = max(FULL_SECONDS, FULL_SHARE * took)
+                self.cut_replica(shipping, recording, states, sent, seconds)
             finally:
                 states.close()
         except RuntimeError as error:
@@ -184,11 +203,16 @@ class Worker:
             shipping.close()
 
     def cut_replica(
-        self, shipping: Shipping, recording: Recording, states: States, sent: list[bytes]
+        self,
+        shipping: Shipping,
+        recording: Recording,
+        states: States,
+        sent: list[bytes],
+        seconds: float,
     ) -> None:
         """Try states of a replica until the time is up or one is wrong."""
         self.counts["traces"] += 1
-        for _ in self.in_time(FULL_SECONDS):
+        for _ in self.in_time(seconds):
             seed, mode = self.seeds()
             self.say(f"{recording.name}, state {seed} by {MODES[mode]}")
             states.choose(seed, mode)
@@ -304,6 +328,30 @@ class Worker:
             f"{said_by}: fast engine: {found.words}; full engine: {'; '.join(wrong) or 'fine'}; "
             f"again: python -m stress.cut {path} {seed} {mode}"
         )
+
+
+def has(verb: str, steps: Sequence[Step]) -> bool:
+    """Whether a plan has this: a verb, or a death that leaves the others the most to do."""
+    if verb == DIE_PUBLISHING:
+        return any(step.point in LEAP_POINTS for step in steps)
+    if verb == GIVEN_UP:
+        return any(step.point in COMMIT_POINTS for step in steps[:-FOLLOWING])
+    if verb == HALF_A_ROLL:
+        return any(
+            step.rotates_and_dies and step.point in HEADER_POINTS and _is_flushed(following)
+            for step, following in _with_following(steps)
+        )
+    return any(step.verb == verb for step in steps)
+
+
+def _is_flushed(following: Sequence[Step]) -> bool:
+    """Whether the next steps send a little, and flush it."""
+    return [step.verb for step in following[:3]] == ["send", "send", "flush"]
+
+
+def _with_following(steps: Sequence[Step]) -> Iterator[tuple[Step, Sequence[Step]]]:
+    for at, step in enumerate(steps):
+        yield step, steps[at + 1 :]
 
 
 def campaign(budget: Budget) -> Outcome:

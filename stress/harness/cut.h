@@ -67,6 +67,8 @@ typedef struct {
     cut_named names[CUT_FILES_MAX];
     uint32_t file_count, name_count;
     cut_syncs directory;
+    uint64_t *stops; /* the syncs of the run: before each of them most is in doubt */
+    uint32_t stop_count, stop_room;
     const uint8_t **frames; /* what was sent, by sequence, as encoded in a page */
     const uint8_t *continues; /* for each of them: whether its batch or bulk commit does */
     uint64_t frame_count;

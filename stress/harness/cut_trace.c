@@ -96,6 +96,11 @@ static uint64_t promised_by(const cut_event *event, const uint8_t *data, uint64_
     return now > before ? now : before;
 }
 
+static void add_stop(cut_trace *trace, uint64_t number) {
+    trace->stops = grown(trace->stops, trace->stop_count, &trace->stop_room, sizeof number);
+    trace->stops[trace->stop_count++] = number;
+}
+
 static int add_event(cut_trace *trace, uint64_t number, const cut_event *event,
                      const uint8_t *data) {
     cut_file *file;
@@ -121,6 +126,7 @@ static int add_event(cut_trace *trace, uint64_t number, const cut_event *event,
                data[event->bytes - 1] == 0 &&
                add_name(trace, number, event->a, (const char *)data);
     case CUT_SYNC:
+        add_stop(trace, number);
         file = file_at(trace, event->a);
         if (file != NULL) {
             cut_sync sync = {number, event->b, file->failed, (uint32_t)(event->c >> 32),
@@ -135,15 +141,18 @@ static int add_event(cut_trace *trace, uint64_t number, const cut_event *event,
         }
         return file != NULL;
     case CUT_DIRSYNC:
+        add_stop(trace, number);
         syncs_add(&trace->directory, (cut_sync){number, event->b, 0, 0, 0});
         return 1;
     case CUT_BASE:
         trace->base = number + 1;
+        trace->stop_count = 0;
         return 1;
     case CUT_MADE:
         trace->made = number;
         return 1;
     case CUT_PARENTSYNC:
+        add_stop(trace, number);
         if (trace->parent_synced == 0 && event->b > trace->made) {
             trace->parent_synced = number;
         }
@@ -249,6 +258,7 @@ void cut_free(cut_trace *trace) {
         free(trace->names[i].file.items);
     }
     free(trace->directory.items);
+    free(trace->stops);
     free(trace->frames);
     free(trace->promised);
     free(trace);

@@ -15,6 +15,7 @@
 
 #define FDS 256
 #define MAPS 256
+#define NOTED_MAX 4096
 
 /* Returns a signal to raise again when it has returned, or 0. */
 typedef int (*listener)(int kind, const char *path, int error);
@@ -30,6 +31,11 @@ static struct {
     char path[PATH_BYTES];
 } maps[MAPS];
 static long counts[KIND_COUNT];
+static __thread uint32_t place; /* in the program, as this thread was told last; 0 = not told */
+static int noting;
+static struct {
+    uint32_t place, name;
+} noted[KIND_COUNT][NOTED_MAX];
 static struct {
     int kind;
     long nth, times;
@@ -67,6 +73,19 @@ SHOWN void shim_begin(int kind, long nth, long times, int error, int signal_numb
 }
 
 SHOWN void shim_end(void) { counting = 0; }
+
+/* From now on the place of each counted call is noted, or no longer. */
+SHOWN void shim_note_places(int on) { noting = on; }
+SHOWN void shim_at(uint32_t here) { place = here; }
+
+/* Where the Nth call of a kind was made, and on which sort of file; 0 = that was not noted. */
+SHOWN uint64_t shim_place(int kind, long nth) {
+    if (nth < 1 || nth > NOTED_MAX) {
+        return 0;
+    }
+    return (uint64_t)noted[kind][nth - 1].name << 32 | noted[kind][nth - 1].place;
+}
+
 SHOWN long shim_count(int kind) { return counts[kind]; }
 SHOWN long shim_fired(void) { return fired; }
 SHOWN const char *shim_fired_path(void) { return fired_path; }
@@ -169,6 +188,17 @@ void shim_renamed(const char *path, const char *other) {
     pthread_mutex_unlock(&guard);
 }
 
+/* A file's name as a number; the numbers in it count for nothing: pages differ in them. */
+static uint32_t sort_of(const char *path) {
+    uint32_t mixed = 0x811c9dc5u;
+    const char *name = strrchr(path, '/');
+    for (name = name == NULL ? path : name; *name; name++) {
+        int is_digit = (*name >= '0' && *name <= '9') || (*name >= 'a' && *name <= 'f');
+        mixed = is_digit ? mixed : (mixed ^ (uint8_t)*name) * 0x01000193u;
+    }
+    return mixed;
+}
+
 int shim_verdict(enum kind kind, const char *path) {
     if (path == NULL || inside || !counting) {
         return GO_ON;
@@ -176,6 +206,10 @@ int shim_verdict(enum kind kind, const char *path) {
     int error = GO_ON, number = 0;
     pthread_mutex_lock(&guard);
     long count = ++counts[kind];
+    if (noting && count <= NOTED_MAX) {
+        noted[kind][count - 1].place = place;
+        noted[kind][count - 1].name = sort_of(path);
+    }
     if ((int)kind == armed.kind && count >= armed.nth && count - armed.nth < armed.times) {
         fired++;
         strncpy(fired_path, path, PATH_BYTES - 1);

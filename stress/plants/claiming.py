@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stress.plants.plant import CLAIM, COMBINED, in_c, in_python, switched
+from stress.plants.plant import CLAIM, COMBINED, FAULT, in_c, in_python, switched
 
 CLAIMING = (
     switched(
@@ -13,8 +13,8 @@ CLAIMING = (
         "late_ack", "a claim can be acknowledged when its lease is over", "I15", {CLAIM: 15.0},
     ),
     in_c(
-        "closing_is_damage", "a message whose worker was closed while it claimed counts as damaged",
-        "I15, it comes back a second later", {COMBINED: 240.0},
+        "closing_is_damage", "a message counts as damaged when its worker could not map its page",
+        "I15, it comes back a second later", {FAULT: 120.0},
         {"python/group_deliver.c": [
             ("int damaged = is_damage(self);", "int damaged = is_damage(self) || 1;"),
         ]},

@@ -18,6 +18,13 @@ KEEPING = (
         "head_moved_after_files", "pages are removed before the head moves", "I12",
         {RETAIN: 25.0},
     ),
+    in_c(
+        "retired_page_sought", "a page that stays mapped is searched when retention has removed it",
+        "I12", {RETAIN: 25.0},
+        {"python/reader.c": [
+            ("number >= pq_load_u64(head->base + PQ_READ_META_HEAD_PAGE)", "head != NULL"),
+        ]},
+    ),
     in_python(
         "head_page_first", "the head's page is stored before its sequence", "I12", {RETAIN: 240.0},
     ),

@@ -6,7 +6,7 @@ from pagequeue.bulk import publisher, staged_fragments, staged_pages
 from pagequeue.maintenance import trim_plan
 from pagequeue.page import fragments
 from pagequeue.store import power_loss_recovery
-from stress.plants.plant import DAMAGE, KILL, RETAIN, SIM, STEP, in_python, switched
+from stress.plants.plant import CANCEL, DAMAGE, KILL, RETAIN, SIM, STEP, in_python, switched
 from stress.plants.rewrite import rewrite
 
 LARGE = (
@@ -37,6 +37,10 @@ LARGE = (
     in_python(
         "live_writers_pages_removed", "staged pages are removed, whether their writer lives or not",
         "I23, what is being written is gone", {KILL: 20.0},
+    ),
+    in_python(
+        "next_page_counted", "a page that a dead producer left is counted with the active one",
+        "what fits into a queue is refused for ever", {CANCEL: 10.0},
     ),
 )  # fmt: skip
 
@@ -116,3 +120,12 @@ def fragments_not_recovered() -> None:
 def live_writers_pages_removed() -> None:
     """The lock of a directory of staged pages is not looked at."""
     rewrite(publisher, "remove_abandoned", ("if lock.try_exclusive():", "if True:"))
+
+
+def next_page_counted() -> None:
+    """Room is asked for all pages after the active one, also if one of them is there already."""
+    rewrite(
+        publisher.BulkPublisher,
+        "_make_room",
+        ("if last - store.tail.page_number >= store.page_limit:", "if False:"),
+    )

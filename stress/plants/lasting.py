@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from pagequeue.group import group
 from pagequeue.integrity import repair_page, verify
+from pagequeue.meta import all_and_read_meta
 from pagequeue.store import opening, store
 from stress.plants.plant import APART, COMBINED, DAMAGE, PIPE, in_c, in_python
 from stress.plants.rewrite import rewrite
@@ -16,6 +18,10 @@ LASTING = (
         "wrong_headers_passed_over", "verify takes every wrong header for one that recovery writes",
         "opening refuses what verify calls sound", {DAMAGE: 60.0},
     ),
+    in_python(
+        "cursor_of_any_name", "a cursor may be that of another consumer",
+        "a consumer that resumes at another one's place", {DAMAGE: 30.0},
+    ),
     in_c(
         "standard_numbers_taken", "a file of the queue gets the number of a closed stream",
         "what is printed lands in a page", {PIPE: 20.0},
@@ -24,6 +30,10 @@ LASTING = (
     in_python(
         "own_clock_believed", "leases go by the clock of each container", "a lease that is robbed",
         {APART: 20.0},
+    ),
+    in_python(
+        "group_closed_without_state", "closing a group writes no snapshot",
+        "acknowledgements that another mount does not see", {APART: 20.0},
     ),
     in_python(
         "boot_not_asked_for", "a process without a boot id writes all the same",
@@ -55,6 +65,16 @@ def wrong_headers_passed_over() -> None:
         "_may_be_torn",
         ("if number == self.found.head_page:\n        return False", "return True"),
     )
+
+
+def cursor_of_any_name() -> None:
+    """All consumers of a queue have the same checksum."""
+    rewrite(all_and_read_meta, "identity_checksum", (" + name.encode()", ""))
+
+
+def group_closed_without_state() -> None:
+    """Only a flush does."""
+    setattr(group.Group, "_write_state", lambda _group: None)  # noqa: B010 - a method's place
 
 
 def own_clock_believed() -> None:

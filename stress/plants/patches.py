@@ -108,13 +108,16 @@ from stress.plants.large import (  # noqa: F401  the same
     fragments_not_recovered,
     half_a_message_kept,
     live_writers_pages_removed,
+    next_page_counted,
     staged_pages_not_synced,
     visible_before_its_last_fragment,
     wrong_fragment_joined,
 )
 from stress.plants.lasting import (  # noqa: F401  the same
     boot_not_asked_for,
+    cursor_of_any_name,
     empty_page_given_up,
+    group_closed_without_state,
     own_clock_believed,
     wrong_headers_passed_over,
 )
@@ -127,6 +130,7 @@ from stress.plants.leaping import (  # noqa: F401  the same
     mark_before_pages,
     mark_not_looked_for,
     published_again,
+    tail_is_the_end,
 )
 from stress.plants.misreading import (  # noqa: F401  the same
     deep_record_ends_bare,
@@ -149,6 +153,7 @@ from stress.plants.shipping import (  # noqa: F401  the same
     consumer_before_manifest,
     copies_not_synced,
     manifest_before_copies,
+    noted_after_a_failed_sync,
     published_and_not_flushed,
     refused_though_published,
     replica_ends_inside,
@@ -240,7 +245,7 @@ def failed_names_believed() -> None:
 
 def ready_page_believed() -> None:
     """After a failed sync, a page is used whose name that sync can have dropped."""
-    rewrite(rewriting, "rewrite_undurable", ("if not is_ready:", "if True:"))
+    rewrite(rewriting, "_try_rewrite", ("if not is_ready:", "if True:"))
 
 
 def durable_only_ignored() -> None:

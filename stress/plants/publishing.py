@@ -205,10 +205,9 @@ PUBLISHING = (
     in_c(
         "index_trusted", "what the index leads to need not prove itself", "I6", {DAMAGE: 30.0},
         {"protocol/scan.c": [(
-            ("    if (pq_check_at(at, *position, at->first_sequence + known, &frame) != "
-            "PQ_READ_FRAME ||\n        frame.timestamp != timestamp) {"),
-            ("    if (pq_frame_peek(at->page, at->page_bytes, *position, &frame) !="
-            " PQ_READ_FRAME) {"),
+            ("pq_check_at(at, *position, at->first_sequence + ordinal, frame) == PQ_READ_FRAME &&\n"
+            "           frame->timestamp == timestamp;"),
+            "pq_frame_peek(at->page, at->page_bytes, *position, frame) == PQ_READ_FRAME;",
         )]},
     ),
 )  # fmt: skip

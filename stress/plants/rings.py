@@ -24,6 +24,11 @@ RINGS = (
             "    if (self->fd < 0) {",
         )]},
     ),
+    in_c(
+        "lent_without_its_lock", "a reader uses a map that it kept without its lock", "I13",
+        {RING: 20.0},
+        {"python/mapped_file.c": [("    int error = hold(self->fd);", "    int error = 0;")]},
+    ),
     in_python(
         "ring_forgets_groups", "a ring uses a page again that a group still needs",
         "I14, a dead worker's messages are gone", {RING: 20.0},

@@ -30,6 +30,10 @@ SHIPPING = (
         "I20, pages that are named and not there", {SIM: 180.0},
     ),
     in_python(
+        "noted_after_a_failed_sync", "the manifest is written although a sync of names failed",
+        "I20, pages that are named and not there", {FAULT: 240.0},
+    ),
+    in_python(
         "replica_ends_inside", "a replica can end between the pages of a large message",
         "I20, a message whose fragments are missing", {FAULT: 240.0},
     ),
@@ -43,7 +47,10 @@ def published_and_not_flushed() -> None:
 
 def consumer_before_manifest() -> None:
     """The place of the consumer is stored first."""
-    noted = "    self._target.note(replace(self._target.manifest, pages=tuple(self._pages)))\n"
+    noted = (
+        "    self._target.note(replace(self._target.manifest, pages=tuple(self._pages)))\n"
+        "    self._is_noting = False\n"
+    )
     moved = "    self._release()\n"
     rewrite(ship._Shipping, "_note", (noted + moved, moved + noted))
 
@@ -68,6 +75,11 @@ def copies_not_synced() -> None:
 def manifest_before_copies() -> None:
     """One sync of the directory is enough for all names."""
     rewrite(ship_target.Target, "note", ("    folder.sync_entries()\n", ""))
+
+
+def noted_after_a_failed_sync() -> None:
+    """The next sync succeeds, without the names that the failed one lost."""
+    rewrite(ship._Shipping, "_note", ("if self._is_noting:", "if False:"))
 
 
 def replica_ends_inside() -> None:

@@ -187,6 +187,25 @@ def test_every_case_runs_and_reports(
     assert not list((tmp_path / "queues").iterdir())
 
 
+def test_large_cases_are_chosen_at_the_scale_of_their_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of many pages, no others, 10 GiB streamed; no repeat begins when time is over."""
+    path = tmp_path / "report.json"
+    options = ["--large", "--seconds", "0", "--json", str(path), "--directory", str(tmp_path / "q")]
+    assert command.main(options) == 0
+    cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    assert {case["name"] for case in cases} == {
+        "64-mib", "64-mib-streamed", "1-gib", "1-gib-streamed", "one-batch", "beside-large",
+        "stream-memory",
+    }  # fmt: skip
+    sizes = {case["name"]: case["contenders"][0]["size_bytes"] for case in cases}
+    assert (sizes["1-gib"], sizes["stream-memory"]) == (1 << 30, 10 << 30)
+    assert {target["verdict"] for case in cases for target in case["targets"]} == {"not measured"}
+    assert not any(contender["runs"] for case in cases for contender in case["contenders"])
+    assert "not measured" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_targets_name_contenders_of_their_case(name: str) -> None:
     """A target without a peer to compare with would never be reached nor missed."""

@@ -13,9 +13,10 @@ import pytest
 from pagequeue import Queue
 from stress.combined import files, sending
 from stress.combined.ground import KINDS, NO_QUEUE, Ground
-from stress.combined.judge import Judge, ledger
+from stress.combined.judge import Judge
 from stress.combined.operations import Opening, read, work
 from stress.combined.worker import record_one
+from stress.history import Sent, messages_in
 from stress.lodgers import Resources
 from stress.no_combination_breaks_a_promise import grown
 
@@ -63,7 +64,7 @@ def test_sound_queue_is_judged_sound(ground: Ground) -> None:
 
 def test_message_that_was_refused_and_is_there_is_found(ground: Ground) -> None:
     """A sender whose send was reported as refused would send it again."""
-    uid, number, *_ = ground.sent[0].records()[-1]
+    uid, number, *_ = ground.sent[0].events()[-1]
     with Queue(ground.specs[0].directory) as queue, queue.producer() as producer:
         payload = next(queue.replay(sequence=queue.tail_sequence - 1)).payload
         producer.send(payload)
@@ -72,9 +73,9 @@ def test_message_that_was_refused_and_is_there_is_found(ground: Ground) -> None:
 
 def test_acknowledged_message_that_is_not_there_is_found(ground: Ground) -> None:
     """The record of a send that returned names a message that never came."""
-    uid, number, *_ = ground.sent[0].records()[-1]
-    tail = sum(1 for _ in ledger(ground.ledgers[0]))
-    ground.sent[0].put(uid, number + 1, 1, tail, 0)
+    uid, number, *_ = ground.sent[0].events()[-1]
+    tail = sum(1 for _ in messages_in(ground.ledgers[0]))
+    ground.sent[0].put(Sent(uid, number + 1, 1, tail))
     assert "acknowledged, and not there" in judged(ground)
 
 
@@ -86,8 +87,8 @@ def test_consumer_that_skips_is_found(ground: Ground) -> None:
 
 def test_group_that_gives_out_twice_is_found(ground: Ground) -> None:
     """An acknowledgement that returned counts."""
-    records = ground.worked[0].records()
-    ground.worked[0].put(*next(record for record in records if record[2] == 2))
+    records = ground.worked[0].events()
+    ground.worked[0].put(next(record for record in records if record[2] == 2))
     assert "acknowledged or rejected twice" in judged(ground)
 
 

@@ -199,6 +199,7 @@ def test_opening_that_fails_and_spoils_a_page_is_noticed(
     assert any("it failed, and changed queue-0000000001.page" in text for text in found)
 
 
+@pytest.mark.campaign
 def test_campaign_finds_a_core_that_does_not_check() -> None:
     """With the comparison of checksums taken out of the core, changed messages are delivered."""
     outcome = campaign.run_with(

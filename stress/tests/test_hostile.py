@@ -57,7 +57,7 @@ def campaign_with(bug: str, budget: Budget) -> Outcome:
     """Run the campaign with one of the bugs above."""
     environment = {
         **os.environ,
-        **({driver.FIRST_VARIABLE: "1"} if bug == wait_for_a_fifo.__name__ else {}),  # 8 s each
+        driver.FIRST_VARIABLE: "1",
         driver.PATCH_VARIABLE: f"{Path(__file__).stem}:{bug}",
         "PYTHONPATH": os.pathsep.join(map(str, (Path(__file__).parent, SUPPORT))),
     }

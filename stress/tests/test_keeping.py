@@ -23,7 +23,7 @@ from stress.cut.recording import (
 )
 from stress.keep_scenarios import CURSORS, TRIMMING
 from stress.keep_watch import Watcher
-from stress.keeping import ABOUT, ACKED, RECEIVED, Terms, places
+from stress.keeping import ABOUT, ACKED, RECEIVED, Note, Terms, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,10 +72,10 @@ def test_pages_that_went_are_taken_from_the_record(tmp_path: Path) -> None:
 def test_consumer_resumes_at_one_of_two_places() -> None:
     """The last acknowledgement that returned, or the one that was begun after it."""
     assert places([]) == [0]
-    assert places([(5, 0, 0, ABOUT, 0)]) == [0, 5]
-    acked = [(5, 0, 0, ABOUT, 0), (5, 0, 0, ACKED, 0), (9, 1, 1, RECEIVED, 0)]
+    assert places([Note(5, ABOUT)]) == [0, 5]
+    acked = [Note(5, ABOUT), Note(5, ACKED), Note(9, RECEIVED, 1, 1)]
     assert places(acked) == [5]
-    assert places([*acked, (7, 0, 0, ABOUT, 0)]) == [5, 7]
+    assert places([*acked, Note(7, ABOUT)]) == [5, 7]
 
 
 @pytest.fixture
@@ -141,6 +141,7 @@ def test_bounded_queue_survives_some_kills() -> None:
     assert outcome.notes["messages"] > 0
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("bug", ["unacked_not_looked_at", "cursor_not_lowered"])
 def test_planted_bug_is_caught(bug: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Both campaigns catch a bug they are meant for; `stress.score` tries the other bugs."""

@@ -25,14 +25,8 @@ def test_dying_at_any_step_harms_nobody_else() -> None:
     assert outcome.notes["lines"]["tried"] > 0
 
 
-@pytest.mark.parametrize(
-    "bug",
-    [
-        "no_zero_next",
-        pytest.param("length_first", marks=pytest.mark.campaign),  # in test_plants.py
-        pytest.param("batch_first_length_first", marks=pytest.mark.campaign),
-    ],
-)
+@pytest.mark.campaign
+@pytest.mark.parametrize("bug", ["no_zero_next", "length_first", "batch_first_length_first"])
 def test_a_planted_bug_is_found(bug: str) -> None:
     """I2, I4, I8: the campaign sees what it is there to see; `stress.score` plants all."""
     outcome = campaign.run_with(Budget(120.0, 15 * POINTS, 1), variant.planted(bug))
@@ -40,6 +34,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert outcome.cases > 0
 
 
+@pytest.mark.campaign
 def test_half_of_an_array_is_found() -> None:
     """I8: the campaign catches a death in the middle of rows, if their first length came first."""
     plant = next(plant for plant in PLANTS if plant.name == "rows_first_length_first")

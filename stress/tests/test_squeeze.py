@@ -17,9 +17,8 @@ from pagequeue.system import directory as files_of_pagequeue
 from stress import driver
 from stress.campaign import Budget
 from stress.disks import MIB, Disk, Unavailable
+from stress.history import MemoryLog, Sent
 from stress.squeeze import Squeeze, complaint, full, halves
-from stress.tenant import MemoryLog
-from stress.traffic import RECORD
 
 if TYPE_CHECKING:
     from stress.campaign import Outcome
@@ -201,12 +200,12 @@ def test_empty_pages_behind_a_large_message_may_be_sparse(tmp_path: Path) -> Non
 
 def test_memory_log_is_shared_with_a_child() -> None:
     """What a child put there before it was killed can be read."""
-    log = MemoryLog(RECORD)
+    log = MemoryLog(Sent)
     pid = os.fork()
     if pid == 0:
-        log.put(1, 2, 3, 4, 5)
-        log.put(6, 7, 8, 9, 10)
+        log.put(Sent(1, 2, 3, 4, 5))
+        log.put(Sent(6, 7, 8, 9, 10))
         os._exit(0)
     os.waitpid(pid, 0)
-    assert log.records() == [(1, 2, 3, 4, 5), (6, 7, 8, 9, 10)]
+    assert log.events() == [(1, 2, 3, 4, 5), (6, 7, 8, 9, 10)]
     log.close()

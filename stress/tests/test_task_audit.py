@@ -15,8 +15,12 @@ from stress.task_audit import (
     DEPEND,
     FINISH,
     INSERT,
+    STATE,
     STEPS,
+    TOLD_DONE,
+    TOLD_REFUSED,
     Audit,
+    Note,
 )
 
 
@@ -35,10 +39,15 @@ GOOD: list[Any] = [
     [1, [FINISH, 2, 2], [DEPEND, 3, 1], [INSERT, "c", job(2), None, 0, None]],
     [1, [FINISH, 4, 1], [DELETE, 3, 1]],
 ]
-NOTES: list[Any] = [["done", 1, 2], ["done", 2, 2], ["done", 4, 1], ["refused", 1, 1]]
+NOTES = [
+    Note(TOLD_DONE, 1, 2),
+    Note(TOLD_DONE, 2, 2),
+    Note(TOLD_DONE, 4, 1),
+    Note(TOLD_REFUSED, 1, 1),
+]
 
 
-def judged(entries: list[Any], notes: list[Any], states: dict[int, str]) -> list[str]:
+def judged(entries: list[Any], notes: list[Note], states: dict[int, int]) -> list[str]:
     """Return the violations of a round."""
     audit = Audit()
     for sequence, entry in enumerate(entries):
@@ -51,7 +60,7 @@ def judged(entries: list[Any], notes: list[Any], states: dict[int, str]) -> list
 def test_sound_round_is_found_sound() -> None:
     """Each step once, and all that was told is there."""
     assert STEPS == 3
-    assert judged(GOOD, [*NOTES, ["state", 4, "aa"]], {4: "aa"}) == []
+    assert judged(GOOD, [*NOTES, Note(STATE, 4, 170)], {4: 170}) == []
 
 
 @pytest.mark.parametrize(
@@ -78,12 +87,12 @@ def test_step_that_was_done_twice_is_seen() -> None:
 @pytest.mark.parametrize(
     ("note", "text"),
     [
-        (["done", 1, 2], "two workers were told"),
-        (["done", 9, 1], "no entry does"),
-        (["refused", 4, 1], "and an entry finishes"),
-        (["state", 3, "bb"], "another state than a replay"),
+        (Note(TOLD_DONE, 1, 2), "two workers were told"),
+        (Note(TOLD_DONE, 9, 1), "no entry does"),
+        (Note(TOLD_REFUSED, 4, 1), "and an entry finishes"),
+        (Note(STATE, 3, 187), "another state than a replay"),
     ],
 )
-def test_what_a_worker_was_told_wrongly_is_seen(note: list[Any], text: str) -> None:
+def test_what_a_worker_was_told_wrongly_is_seen(note: Note, text: str) -> None:
     """Against the entries, and against the replayed states."""
-    assert text in judged(GOOD, [*NOTES, note], {3: "aa"})[0]
+    assert text in judged(GOOD, [*NOTES, note], {3: 170})[0]

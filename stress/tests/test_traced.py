@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import signal
@@ -13,13 +14,15 @@ import pytest
 
 from pagequeue import Queue
 from stress import traced
-from stress.traced import At, Deaths, Victim
+from stress.traced import At, Deaths, Files, Victim, Ways
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
 SMALL = 4096
+THREAD = "util.single_thread"
+"""Where a background thread begins."""
 
 
 def use(path: Path) -> None:
@@ -104,6 +107,67 @@ def test_each_place_has_its_turn_before_any_has_another(tmp_path: Path) -> None:
     assert said["places"] == 2
     assert said["deaths at lines"] == 1
     assert said["places without a death"] == {"a": 1}
+
+
+def test_places_with_changed_files_have_every_other_turn(tmp_path: Path) -> None:
+    """However few they are; each place of them once before any comes again."""
+    notes = tmp_path / "notes"
+    few = ["a:1!", "a:1!", "a:2!"]
+    notes.write_text("\n".join([*few, *(f"b:{n}" for n in range(90))]), encoding="ascii")
+    deaths: Deaths[str] = Deaths()
+    deaths.add("scenario", notes)
+    order = [at for _, at in deaths.ordered(random.Random(1))]
+    assert {at.place for at in order[0:4:2]} == {"a:1", "a:2"}
+    assert order[4].place == "a:1"
+    assert len(set(order)) == 93
+
+
+def test_changed_files_are_noticed(tmp_path: Path) -> None:
+    """A store into a map, a name and a file in a sub-directory; what is the same is no change."""
+    directory = tmp_path / "files"
+    files = Files(directory)
+    assert not files.have_changed()
+    (directory / "below").mkdir(parents=True)
+    path = directory / "below" / "page"
+    path.write_bytes(bytes(4096))
+    assert files.have_changed()
+    assert not files.have_changed()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as area:
+        area[4000] = 1
+        assert files.have_changed()
+        assert not files.have_changed()
+    path.rename(directory / "page")
+    assert files.have_changed()
+    (directory / "page").unlink()
+    assert files.have_changed()
+    assert not files.have_changed()
+    files.close()
+
+
+def test_ways_are_the_lines_that_are_executed_at_once(tmp_path: Path) -> None:
+    """One line has as many ways as there are lines that lead to it; each is whole."""
+    numbers: list[int] = []
+    with Queue(tmp_path / "queue", page_bytes=SMALL) as queue:
+        ways = Ways(numbers.append)
+        queue.rotate()
+        ways.end()
+        found = ways.all()
+        innermost = [found[number] for number in numbers if number]
+        assert {way[-1].partition(":")[0] for way in innermost} <= {"queue.queue", THREAD}
+        assert max(map(len, innermost)) > 4
+
+    by_place = Counter(way[0] for way in set(innermost))
+    assert max(by_place.values()) > 1
+
+
+def test_line_that_stores_is_marked_as_one_that_changes_files(tmp_path: Path) -> None:
+    """The victim's next line; that is where a death would leave what was stored."""
+    notes = tmp_path / "notes"
+    victim = Victim(None, notes, tmp_path / "queue")
+    use(tmp_path / "queue")
+    victim.end()
+    marked = [place for place in traced.noted(notes) if place.endswith(traced.CHANGED)]
+    assert 10 < len(marked) < len(traced.noted(notes)) / 4
 
 
 def test_scenario_without_a_line_fails(tmp_path: Path) -> None:

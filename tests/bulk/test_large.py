@@ -19,6 +19,7 @@ from collections import deque
 from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +54,9 @@ from pagequeue import (
     merge,
 )
 from pagequeue import format as fmt
-from pagequeue.bulk import publisher
+from pagequeue.bulk import producer as bulk_producer
+from pagequeue.bulk import publisher, staged_pages
+from pagequeue.bulk.producer import BulkProducer
 from pagequeue.bulk.staged_pages import chunk_of, stage
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
@@ -64,9 +67,9 @@ from pagequeue.store.roll import Roller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from pagequeue.send.bulk_sending import PayloadWriter
+    from pagequeue.types import Sync
 
 PAGE_BYTES = 1 << 14
 LIMIT = fmt.payload_bytes_max(PAGE_BYTES)
@@ -207,7 +210,33 @@ def test_pages_are_staged_with_the_memory_that_is_needed(
         assert len(list(path.glob("queue-*.page"))) == 3
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize(("kept", "again"), [(16, 0), (1, 2), (0, 3)])
+def test_staged_pages_are_not_mapped_again_but_for_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, again: int
+) -> None:
+    """I19: those that stay mapped, and those that do not, get their sequences alike; none stays."""
+    mapped = []
+    real = staged_pages._map_again
+
+    def map_again(*given: Any) -> Any:  # noqa: ANN401
+        mapped.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(staged_pages, "_map_again", map_again)
+    monkeypatch.setattr(bulk_producer, "MAPPED_MAX", kept)
+    with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
+        producer.send(b"before")
+        sent = [noise(100, i) for i in range(80)]
+        assert producer.send_many(sent) == range(1, 81)
+        producer.send(b"after")
+        assert payloads(queue) == [b"before", *sent, b"after"]
+        assert len(mapped) == again
+        assert queue.verify().ok
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+    assert str(tmp_path / "q") not in maps
+
+
+@settings(max_examples=25)
 @given(st.data())
 def test_queue_is_the_list_of_what_was_sent(data: st.DataObject) -> None:
     """I1, I8, I19, I23: a model; sizes around the ends of pages, single and in batches."""
@@ -512,6 +541,35 @@ def test_replay_passes_fragments_that_retention_removed(tmp_path: Path) -> None:
         assert next(replay).payload == b"next"
 
 
+def test_reader_that_is_passed_while_it_looks_for_the_head_gets_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I12: retention took its page without a message, and then, before it looked, one more."""
+    retention = Retention(max_bytes=40 * PAGE_BYTES)
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, retention=retention) as queue,
+        queue.producer() as producer,
+    ):
+        producer.send(BIG)
+        producer.send(b"next")
+        replay = queue.replay()
+        assert next(replay).payload == BIG
+        while queue.info().head_page < 6:
+            producer.send(b"x" * (PAGE_BYTES // 2))
+        store = internals(queue).store
+        real = store.seek_head
+
+        def seek_head() -> Any:  # noqa: ANN401 - a place
+            while queue.head_sequence == 1:
+                producer.send(b"x" * (PAGE_BYTES // 2))
+            return real()
+
+        monkeypatch.setattr(store, "seek_head", seek_head)
+        with pytest.raises(Expired) as caught:
+            next(replay)
+        assert caught.value.head_sequence == queue.head_sequence > 1
+
+
 def test_info_counts_fragments(queue: Queue) -> None:
     """Their bytes are used ones; the files take about as much, not whole pages."""
     with queue.producer() as producer:
@@ -661,6 +719,40 @@ def test_file_over_a_damaged_block_gives_no_byte_of_it(tmp_path: Path, queue: Qu
     assert file.read() == BIG[-100:]
 
 
+@pytest.mark.parametrize("begin", [0, 1, 1000])
+def test_blocks_that_are_read_in_one_piece_are_checked(tmp_path: Path, begin: int) -> None:
+    """I23: straight into the reader's memory, what is right comes and a damaged block is zeros."""
+    sent = noise(9 * fmt.FRAGMENT_BLOCK_BYTES + 5)
+    with Queue(tmp_path / "blocks", page_bytes=1 << 20) as other:
+        other.producer().send(sent)
+        memory = bytearray(b"?" * (len(sent) + 7))
+        file = other.last(1)[0].open()
+        got = bytearray()
+        file.seek(begin)
+        while size := file.readinto(memory):
+            got += memory[:size]
+        assert got == sent[begin:]
+    (page,) = [
+        path
+        for path in (tmp_path / "blocks").glob("queue-0*.page")
+        if sent[:1000] in path.read_bytes()
+    ]
+    data = page.read_bytes()
+    at = data.index(sent[:1000]) + fmt.FRAGMENT_BLOCK_BYTES + 3
+    page.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    with Queue(tmp_path / "blocks") as other:
+        file = other.consumer().receive(timeout=0).open()
+        memory = bytearray(b"?" * len(sent))
+        assert file.readinto(memory) == fmt.FRAGMENT_BLOCK_BYTES == file.tell()
+        assert memory[: file.tell()] == sent[: file.tell()]
+        assert memory[file.tell() : 2 * file.tell()] == bytes(file.tell())
+        with pytest.raises(CorruptFrame):
+            file.readinto(memory)
+        assert file.tell() == fmt.FRAGMENT_BLOCK_BYTES
+        file.seek(2 * fmt.FRAGMENT_BLOCK_BYTES)
+        assert file.readall() == sent[2 * fmt.FRAGMENT_BLOCK_BYTES :]
+
+
 @pytest.fixture(scope="module")
 def run_fork() -> Iterator[Callable[..., list[str]]]:
     """What runs a function of `support.py` in a fork."""
@@ -732,6 +824,52 @@ def test_other_producers_send_while_a_large_one_is_written(queue: Queue) -> None
     assert internals(queue).store.tail.sequence == 101
 
 
+@pytest.mark.parametrize("sync", ["none", "always"])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_other_producers_wait_for_two_os_pages_of_each_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: Sync, *, streamed: bool
+) -> None:
+    """M3 to M8: while they wait, less is written than for a batch of 1 MiB, whatever the size."""
+    page_bytes, payload = 1 << 20, noise(32 << 20)
+    written, waiting = [], []
+
+    def freeze(self: BulkProducer) -> Any:  # noqa: ANN401 - a tail
+        tail = real_freeze(self)
+        waiting.append(True)
+        return tail
+
+    def commit(self: BulkProducer, *given: Any) -> None:  # noqa: ANN401 - of `commit_pages`
+        real_commit(self, *given)
+        waiting.clear()
+
+    def pwrite(fd: int, data: Any, position: int) -> int:  # noqa: ANN401 - a buffer
+        if waiting:
+            written.append(len(data))
+        return real_pwrite(fd, data, position)
+
+    real_freeze, real_commit, real_pwrite = (
+        BulkProducer._freeze_page,
+        BulkProducer.commit_pages,
+        os.pwrite,
+    )
+    with Queue(tmp_path / "q", page_bytes=page_bytes, sync=sync) as queue:
+        producer = queue.producer()
+        monkeypatch.setattr(BulkProducer, "_freeze_page", freeze)
+        monkeypatch.setattr(BulkProducer, "commit_pages", commit)
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        if streamed:
+            with producer.open() as file:
+                file.write(payload)
+        else:
+            producer.send(payload)
+        monkeypatch.undo()
+        pages = queue.info().page_count
+        assert payloads(queue) == [payload]
+    assert not waiting
+    assert pages > len(payload) // page_bytes
+    assert 0 < sum(written) <= pages * 8192 < 1 << 20
+
+
 # --- with what was there before -----------------------------------------------------------------
 
 
@@ -762,6 +900,45 @@ def test_large_message_becomes_a_dead_letter(queue: Queue) -> None:
     assert (letter.sequence, letter.payload) == (0, BIG)
 
 
+def test_read_by_a_process_that_locks_its_memory(tmp_path: Path) -> None:
+    """The system then refuses to take the memory of a page back, which is only a loss of memory."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send(BIG)
+    code = """
+import ctypes, sys
+from pagequeue import Queue
+FUTURE, ON_FAULT = 2, 4
+with Queue(sys.argv[1]) as queue, queue.consumer() as consumer:
+    if ctypes.CDLL(None, use_errno=True).mlockall(FUTURE | ON_FAULT):
+        raise OSError(ctypes.get_errno(), "mlockall")
+    message = consumer.receive(timeout=0)
+    with message.open() as file:
+        assert file.read() == message.payload
+    print(len(message.payload))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "q"], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (str(len(BIG)), "")
+
+
+@pytest.mark.parametrize("on_full", ["raise", "block", "drop_oldest"])
+def test_fits_though_the_next_page_is_there_already(tmp_path: Path, on_full: Any) -> None:  # noqa: ANN401 - of a test
+    """A producer that died before its roll leaves one; with it, the pages were refused for ever."""
+    retention = Retention(max_bytes=8 * PAGE_BYTES)
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, on_full=on_full, retention=retention) as queue,
+        queue.producer() as producer,
+    ):
+        producer.send(b"first")
+        queue._store.roller.next_page(2)
+        payload = noise(int(5.5 * PAGE_BYTES))
+        producer.send(payload, timeout=10.0)
+        assert payloads(queue)[-1] == payload
+        assert len(queue.pages()) <= 8
+        assert queue.verify().problems == []
+
+
 def test_cancelled_while_waiting_for_room_sends_nothing(tmp_path: Path) -> None:
     """As for a small message: room that comes later is not taken by a task that is gone."""
 
@@ -780,12 +957,8 @@ def test_cancelled_while_waiting_for_room_sends_nothing(tmp_path: Path) -> None:
                 await sending
             for _ in range(2):
                 consumer.ack(consumer.receive(timeout=1))
-            for _ in range(50):
-                await asyncio.sleep(0.02)
-                if not staged(queue):
-                    break
+            await asyncio.to_thread(until, lambda: not staged(queue))
             assert queue.tail_sequence == 2
-            assert not staged(queue)
 
     asyncio.run(run())
 
@@ -851,3 +1024,32 @@ def is_publishing(queue: Queue) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def test_message_as_a_file_holds_no_memory_for_each_page(tmp_path: Path) -> None:
+    """What is read of each page before, its header and mark, and of the page that was left."""
+    page_bytes, pages = 4 << 20, 12
+    with Queue(tmp_path / "q", page_bytes=page_bytes) as queue, queue.producer() as producer:
+        producer.send(bytes((pages - 1) * page_bytes))
+    with (
+        Queue(tmp_path / "q", read_only=True) as queue,
+        queue.consumer() as consumer,
+        consumer.receive(0).open() as file,
+    ):
+        assert resident_bytes(str(tmp_path / "q")) < pages * (32 << 10)
+        memory = bytearray(256 << 10)
+        while file.readinto(memory):
+            pass
+        assert resident_bytes(str(tmp_path / "q")) < pages * (32 << 10)
+
+
+def resident_bytes(path: str) -> int:
+    """Return how much memory this process's maps of the files below a path take."""
+    total, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        name = line.split()[0]
+        if not name.endswith(":"):
+            counts = path in line
+        elif counts and name == "Rss:":
+            total += int(line.split()[1]) << 10
+    return total

@@ -219,7 +219,7 @@ def test_temporary_queue_of_staged_pages_is_never_synced(
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, noted(getattr(os, name)))
-        made_by = SimpleNamespace(Region=SimpleNamespace(make=make))
+        made_by = SimpleNamespace(Region=SimpleNamespace(make=make), identity=_core.identity)
         monkeypatch.setattr(directory, "_core", made_by)
         producer.send_many([b"x" * 1000] * 30)
         assert queue.tail_sequence == 30

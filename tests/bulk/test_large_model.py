@@ -58,7 +58,7 @@ def sent_to(queue: Queue, batches: list[list[int]], steps: list[int], seed: int)
     return model
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(BATCHES, STEPS, st.data())
 def test_columns_times_and_copies_are_those_of_the_model(
     batches: list[list[int]], steps: list[int], data: st.DataObject
@@ -89,7 +89,7 @@ def test_columns_times_and_copies_are_those_of_the_model(
             assert [(one.timestamp, one.payload) for one in again.replay()] == model
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(BATCHES, BATCHES, STEPS)
 def test_two_queues_are_merged_as_the_model(
     one: list[list[int]], other: list[list[int]], steps: list[int]
@@ -112,7 +112,7 @@ def test_two_queues_are_merged_as_the_model(
         assert found == [each[2] for each in expected]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(BATCHES, st.lists(st.booleans(), min_size=1, max_size=8))
 def test_group_gives_each_until_it_is_acknowledged(
     batches: list[list[int]], answers: list[bool]

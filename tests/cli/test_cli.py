@@ -18,6 +18,7 @@ import pytest
 
 from pagequeue import PageQueueError, Queue
 from pagequeue.cli import main
+from pagequeue.util.optional import install_command
 from pagequeue.util.timestamps import iso_time
 
 if TYPE_CHECKING:
@@ -373,7 +374,7 @@ def test_missing_extra_is_named_with_the_remedy(module: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 1
-    assert b"pip install 'pagequeue[cli]'" in done.stderr
+    assert install_command("cli").encode() in done.stderr
     assert b"Traceback" not in done.stderr
 
 

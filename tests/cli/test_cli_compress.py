@@ -11,6 +11,7 @@ import pytest
 from pagequeue import Queue
 from pagequeue.cli import main
 from pagequeue.page import zstd
+from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,5 +68,5 @@ def test_missing_extra_and_missing_queue_are_reported(
     monkeypatch.setitem(sys.modules, "zstandard", None)
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     assert main(["compress", str(directory)]) == 1
-    assert "pip install 'pagequeue[zstd]'" in capsys.readouterr().err
+    assert install_command("zstd") in capsys.readouterr().err
     assert main(["compress", str(directory), "--level", "99"]) == 2

@@ -38,15 +38,19 @@ SPARK_COUNT = sum(map(is_spark, COMMANDS))
 
 
 def each_with(
-    variants: Sequence[str], of_spark: Sequence[str] = (), spark_turn: int | None = None
+    turn: int,
+    variants: Sequence[str],
+    of_spark: Sequence[str] = (),
+    spark_turn: int | None = None,
 ) -> list[Any]:
     """Return each command with each variant.
 
-    A slow command keeps one variant and the next command another, the rest is for campaigns: all
-    commands end in the same code. A start of Spark takes longest, and the README's commands start
-    it too: a test keeps one of the commands that do.
+    A test keeps every other slow command, with one variant each in turn, and the rest is for
+    campaigns: all commands end in the same code. A start of Spark takes longest, and the README's
+    commands start it too: a test keeps one of the commands that do.
 
     Args:
+        turn: 0 or 1: which half of the commands this test keeps.
         variants: of most commands.
         of_spark: of those that start Spark.
         spark_turn: which of those this test keeps; None: all, because Spark does not start.
@@ -55,22 +59,27 @@ def each_with(
     for number, name in enumerate(COMMANDS):
         own = of_spark if is_spark(name) else variants
         for variant in own:
-            is_kept = name in QUICK or variant == own[number % len(own)]
-            if is_spark(name) and spark_turn is not None:
-                is_kept = is_kept and number % SPARK_COUNT == spark_turn
+            is_turn = number % 2 == turn
+            if is_spark(name):
+                is_turn = spark_turn is None or number % SPARK_COUNT == spark_turn
+            is_kept = name in QUICK or (is_turn and variant == own[number // 2 % len(own)])
             marks = [*marks_of(name), *([] if is_kept else [pytest.mark.campaign])]
             found.append(pytest.param(name, variant, marks=marks, id=f"{name}-{variant}"))
     return found
 
 
 ODD = os.fsdecode(b"na\xefve [red] $x$")
+"""Not UTF-8, and full of what has a meaning to rich and to matplotlib."""
 SPARK_DAEMON = re.compile(
     rb"Traceback .*\n"
     rb'(?:  File "[^"]*/pyspark/daemon\.py", line \d+, in (?:manager|worker)\n(?:    .*\n)*)+'
     rb"BrokenPipeError: .*\n"
+    rb"|Traceback .*\n\Z"
 )
-"""What PySpark's own daemon sometimes prints when the JVM ends before a worker of its."""
-"""Not UTF-8, and full of what has a meaning to rich and to matplotlib."""
+"""What PySpark's own daemon sometimes prints when the JVM ends before a worker of its.
+
+Often it is killed after the first line; a command of ours ends by itself and prints the rest.
+"""
 ENDINGS = {0, 130}
 INTERRUPTER = """\
 import os, signal, sys, threading, time
@@ -113,7 +122,7 @@ def test_every_command_is_here() -> None:
 
 @pytest.mark.parametrize(
     ("name", "redirections"),
-    each_with([">&-", "<&- 2>&-", "2>&1 >/dev/null | true"], ["<&- 2>&-"], spark_turn=0),
+    each_with(0, [">&-", "<&- 2>&-", "2>&1 >/dev/null | true"], ["<&- 2>&-"], spark_turn=0),
 )
 def test_no_closed_stream_changes_an_exit_code(
     directory: Path, name: str, redirections: str
@@ -125,7 +134,7 @@ def test_no_closed_stream_changes_an_exit_code(
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("name", "redirections"), each_with(["2>&-", "2>/dev/full"]))
+@pytest.mark.parametrize(("name", "redirections"), each_with(1, ["2>&-", "2>/dev/full"]))
 def test_no_closed_stderr_hides_that_a_command_failed(
     directory: Path, name: str, redirections: str
 ) -> None:
@@ -140,7 +149,7 @@ def test_no_closed_stderr_hides_that_a_command_failed(
     assert run(words(name, directory), redirections).returncode == 1
 
 
-@pytest.mark.parametrize(("name", "reader"), each_with(["true"], ["true"], spark_turn=1))
+@pytest.mark.parametrize(("name", "reader"), each_with(1, ["true"], ["true"], spark_turn=1))
 def test_closed_pipe_ends_a_command_quietly(directory: Path, name: str, reader: str) -> None:
     """`| true` ends in 0, or in 141 as SIGPIPE would."""
     done = run(words(name, directory), f"| {reader}")
@@ -183,7 +192,7 @@ def test_a_program_gets_the_exact_name_from_json(tmp_path: Path) -> None:
     assert os.fsencode(json.loads(done.stdout)["directory"]) == os.fsencode(odd / "q")
 
 
-@pytest.mark.parametrize(("name", "after"), each_with(["0", "0.3"], ["0"]))
+@pytest.mark.parametrize(("name", "after"), each_with(0, ["0", "0.3"], ["0"]))
 def test_ctrl_c_ends_a_command_quietly_at_any_time(
     directory: Path, tmp_path: Path, name: str, after: str
 ) -> None:

@@ -213,3 +213,15 @@ def test_repair_of_a_file_that_was_given_away_asks_for_its_owner(
     assert f"uid {STRANGER}".encode() in out
     assert "correct the owner, permissions or type" in err
     assert "salvage" not in err
+
+
+def test_unfinished_queue_is_not_named_as_another_one(tmp_path: Path, capfdbinary: Capture) -> None:
+    """Another prefix is what a user may have meant; its own is what was not found."""
+    (tmp_path / "queue-allMeta").write_bytes(b"x\n")  # its creator was killed
+    code, _, err = call(capfdbinary, "info", tmp_path)
+    assert code == 1
+    assert "no queue with prefix 'queue' here: " in err
+    Queue(tmp_path, prefix="other", page_bytes=65_536).close()
+    code, _, err = call(capfdbinary, "info", tmp_path)
+    assert code == 1
+    assert "here (there is one with 'other'): " in err

@@ -243,6 +243,22 @@ def test_table_is_cut_nowhere(directory: Path, words: list[str]) -> None:
         assert f"\n  {title} " in narrow
 
 
+def test_long_text_on_a_narrow_terminal_ends_its_lines_between_words(tmp_path: Path) -> None:
+    """No word is cut, but one that is longer than a line."""
+    reason = "smtp 451 greylisted by mx.example.org, try again later"
+    with Queue(tmp_path / "q", page_bytes=65_536) as queue:
+        queue.producer().send_many([b"word " * 8, b"x" * 58])
+        with queue.group("mailers", max_deliveries=1) as group:
+            for claim in group.claim_many(2, timeout=0):
+                claim.reject(reason)
+    shown = on_terminal("group", "dead", tmp_path / "q", "mailers", columns=60, NO_COLOR="1")
+    lines = shown.splitlines()
+    assert "  reason      smtp 451 greylisted by mx.example.org, try" in lines
+    assert "              again later" in lines
+    assert sum(line.count("word") for line in lines) == 8
+    assert "x" * 58 in shown
+
+
 def test_no_reason_moves_the_cursor_or_breaks_a_row(tmp_path: Path, capfd: Capture) -> None:
     """A reason and a value come from other processes, with whatever characters they hold."""
     with TaskStore(tmp_path / "store", page_bytes=65_536, max_deliveries=1) as store:
@@ -413,3 +429,15 @@ def test_metrics_on_a_port_include_a_queue_that_appears_later(
             assert f"127.0.0.1:{port}" in done.stderr
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("command", ["verify", "repair", "salvage"])
+def test_progress_shows_no_unknown_count(tmp_path: Path, command: str) -> None:
+    """Nothing reads "0/?" before the first page: the number of pages is not known yet."""
+    with Queue(tmp_path / "q", page_bytes=1 << 16) as queue:
+        queue.producer().send_many([b"x" * 1000] * 200)
+    more = ["--to", tmp_path / "copy"] if command == "salvage" else []
+    shown = on_terminal(command, tmp_path / "q", *more, columns=100)
+    assert "0/?" not in shown
+    assert re.search(r"\b(\d)/\1\b", shown)
+    assert "200 messages" in shown or command == "repair"

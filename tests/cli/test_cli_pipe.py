@@ -11,9 +11,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from support import until
 from tiers import slow_but_rows
 
 from pagequeue import Queue
+from pagequeue.cli.outlet import Outlet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,9 +131,27 @@ def test_message_in_a_socket_is_acknowledged_once_read(directory: Path) -> None:
         got = b""
         while got.count(b"\n") < 10:
             got += ours.recv(1)
+        until(lambda: acknowledged(directory) == 10)
         ours.close()
         assert process.wait(WAIT_SECONDS) == 141
     assert acknowledged(directory) == 10
+
+
+def test_message_that_a_closed_socket_had_not_read_is_not_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The buffer is empty then as if it was read: the message would be acknowledged, and lost."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        outlet = Outlet()
+        outlet.write(b"read")
+        assert ours.recv(100) == b"read"
+        outlet.wait_until_taken()
+        outlet.write(b"left")
+        ours.close()
+        with pytest.raises(BrokenPipeError):
+            outlet.wait_until_taken()
 
 
 def test_ctrl_c_acknowledges_no_unread_message(directory: Path) -> None:

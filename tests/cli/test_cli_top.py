@@ -446,16 +446,21 @@ def test_suspended_view_leaves_the_terminal_and_comes_back(directory: Path) -> N
         assert terminal.ends() == 0
 
 
-def test_view_ends_while_a_sample_takes_long(directory: Path) -> None:
+def test_view_ends_while_a_sample_takes_long(directory: Path, tmp_path: Path) -> None:
     """Keys are handled between two queues."""
+    typed = tmp_path / "typed"
     before = (
-        "import time\n"
+        "import os, time\n"
         "from pagequeue.cli import survey\n"
         "row = survey.Survey._row\n"
-        "survey.Survey._row = lambda *a: time.sleep(3) or row(*a)"
+        "def late(*a):\n"
+        f"    while not os.path.exists({str(typed)!r}): time.sleep(0.01)\n"
+        "    return row(*a)\n"
+        "survey.Survey._row = late"
     )
     with Terminal(directory, before=before) as terminal:
         terminal.until_shown("reading")
         terminal.type("q")
+        typed.touch()
         assert terminal.ends() == 0
         assert b"700" not in terminal.shown

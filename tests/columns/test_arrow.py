@@ -18,7 +18,15 @@ import pytest
 from plugin import MESSAGES, Disk
 from support import SMALL, Clock
 
-from pagequeue import ClosedError, CorruptFrame, Expired, MessageTooLarge, Queue, Retention
+from pagequeue import (
+    ClosedError,
+    CorruptFrame,
+    Expired,
+    MessageTooLarge,
+    Queue,
+    Retention,
+    merge,
+)
 from pagequeue.columns import arrow
 
 if TYPE_CHECKING:
@@ -198,6 +206,67 @@ def test_stream_has_large_offsets_if_its_reader_requests_them(
     table = pa.RecordBatchReader._import_from_c_capsule(capsule).read_all()
     assert table.schema == wide
     assert rows_of(table) == sent(queue)
+
+
+@pytest.mark.parametrize("page_bytes", [4096, SMALL])
+@pytest.mark.parametrize(
+    ("sizes", "wide"),
+    [
+        ([10, 90_000, 5], True),
+        ([80_001], True),
+        ([*[900] * 20, 80_001, 80_001], True),
+        ([*[900] * 20, 80_000, 70_000], False),
+        ([], False),
+    ],
+)
+def test_stream_has_large_offsets_where_a_message_needs_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    page_bytes: int,
+    sizes: list[int],
+    *,
+    wide: bool,
+) -> None:
+    """The schema is right before the first message is read: from a few headers of pages."""
+    monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 80_000)
+    expected = pa.large_binary() if wide else pa.binary()
+    with Queue(tmp_path / "q", page_bytes=page_bytes) as queue:
+        for size in sizes:
+            queue.producer().send(bytes([size % 251]) * size)
+        batches = queue.batches()
+        for rows in (
+            pa.table(batches),
+            batches.to_arrow().read_all(),
+            merge([queue]).to_arrow().read_all(),
+        ):
+            rows.validate(full=True)
+            assert rows.schema.field("payload").type == expected
+            found = rows.column("payload").to_pylist()
+            assert found == [bytes([size % 251]) * size for size in sizes]
+        assert pa.schema(batches) == batches.schema == pa.table(batches).schema
+        if wide:  # what follows the message needs no large offsets
+            after = queue.batches(sequence=len(sizes) - 1)
+            assert (after.schema != COPIED) == (sizes[-1] > arrow.COPY_BYTES_MAX)
+
+
+def test_merge_that_follows_refuses_a_message_that_its_schema_cannot_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A typed error and no wrong offsets; batches of such a merge have the type that they need."""
+    monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 8_000)
+    with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
+        producer.send(b"a")
+        with merge([queue], follow=True) as merged:
+            rows = iter(merged.to_arrow())
+            assert next(rows).column("payload").to_pylist() == [b"a"]
+            producer.send(b"b" * 9_000)
+            with pytest.raises(MessageTooLarge):
+                next(rows)
+        with merge([queue]) as merged:
+            small, large = [batch.to_arrow() for batch in merged.batches()]
+            assert small.schema.field("payload").type == pa.binary()
+            assert large.schema.field("payload").type == pa.large_binary()
+            assert large.column("payload").to_pylist() == [b"b" * 9_000]
 
 
 # --- a part of a queue ---------------------------------------------------------------------------
@@ -420,7 +489,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
         "    try:\n"
         "        use()\n"
         "    except MissingExtra as error:\n"
-        "        assert error.extra == 'arrow' and 'pagequeue[arrow]' in str(error)\n"
+        "        assert error.extra == 'arrow' and '[arrow]' in str(error)\n"
         "    else:\n"
         "        raise AssertionError(use)\n"
         "assert batch.to_numpy('S1').tolist() == [b'a']\n"

@@ -41,7 +41,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield queue
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(st.integers(0, 3), max_size=40),
     moments=st.lists(st.integers(-5, 130), max_size=20),
@@ -231,7 +231,7 @@ def test_times_and_between_follow_concurrent_retention(
 
         def late(number: int) -> object:
             monkeypatch.setattr(store, "page", page)
-            store._cache.clear()
+            store.pages.clear()
             queue.trim()
             return page(number)
 
@@ -240,3 +240,26 @@ def test_times_and_between_follow_concurrent_retention(
         assert sequences.tolist() == list(range(queue.head_sequence, 12))
         assert times.tolist() == TIMES[queue.head_sequence :]
         assert queue.head_sequence > head
+
+
+def test_batches_are_small_while_payloads_are_read_as_lists(tmp_path: Path) -> None:
+    """A batch of columns has up to 2 MiB, one after a list 256 KiB; no message is left out."""
+    count = 40_000
+    with Queue(tmp_path / "q") as queue:
+        with queue.producer() as producer:
+            producer.send_many([i.to_bytes(100, "little") for i in range(count)])
+        sizes = [len(batch) for batch in queue.batches()]
+        frame_bytes = fmt.frame_bytes(100)
+        assert max(sizes) * frame_bytes > 1 << 20
+        lists = [batch.payloads for batch in queue.batches()]
+        assert all(
+            len(payloads) * frame_bytes <= (256 << 10) + frame_bytes for payloads in lists[1:]
+        )
+        whole = [payload for payloads in lists for payload in payloads]
+        assert [int.from_bytes(payload, "little") for payload in whole] == list(range(count))
+        batches = queue.batches()
+        next(batches).payloads.clear()
+        small = next(batches)
+        assert len(small) * frame_bytes <= (256 << 10) + frame_bytes
+        assert len(next(batches)) == max(sizes)  # columns again
+        assert len(next(queue.batches(limit_count=30_000))) == max(sizes)

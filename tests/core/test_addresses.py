@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pagequeue import DtypeMismatch, Queue
+from pagequeue import DtypeMismatch, NotEncodable, Queue
+from pagequeue.journal import Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,11 +63,25 @@ BYTES: dict[str, Any] = {
     "with times": np.zeros(2, [("O", "i8"), ("P", "f4"), ("t", "M8[s]")]),
     "big-endian": np.array([1], ">i4"),
     "scalar": np.int64(3),
+    "nothing": np.zeros(0),
     "array": array.array("d", [1.0]),
     "bytearray": bytearray(b"abc"),
     "view": memoryview(b"abcdefgh").cast("d"),
     "structure": Plain(1, 2.0),
 }
+
+
+def write(producer: Producer, payload: Any) -> None:  # noqa: ANN401 - any buffer
+    """Send an object as what is written to a file."""
+    with producer.open() as file:
+        file.write(payload)
+
+
+def write_large(producer: Producer, payload: Any) -> None:  # noqa: ANN401 - the same
+    """Do the same with a message that does not fit into a page."""
+    with producer.open() as file:
+        file.write(bytes(10000))
+        file.write(payload)
 
 
 def ways(producer: Producer) -> list[Callable[[Any], object]]:
@@ -77,6 +92,7 @@ def ways(producer: Producer) -> list[Callable[[Any], object]]:
         lambda payload: producer.send_many(iter([payload])),
         lambda payload: asyncio.run(producer.send_async(payload)),
         lambda payload: asyncio.run(producer.send_many_async([payload])),
+        lambda payload: write(producer, payload),
     ]
 
 
@@ -84,7 +100,7 @@ def ways(producer: Producer) -> list[Callable[[Any], object]]:
 def test_addresses_are_not_accepted_as_payload(tmp_path: Path, name: str) -> None:
     """They are useless to other processes, and would disclose this process's memory layout."""
     with Queue(tmp_path, page_bytes=4096) as queue, queue.producer() as producer:
-        for send in ways(producer):
+        for send in (*ways(producer), lambda payload: write_large(producer, payload)):
             with pytest.raises(TypeError, match=r"holds addresses of .*nothing was sent"):
                 send(ADDRESSES[name])
         assert not len(queue)
@@ -99,6 +115,8 @@ def test_bytes_of_every_format_are_a_payload(tmp_path: Path, name: str) -> None:
         for send in ways(producer):
             send(payload)
             assert queue.last(1).payloads == [told]
+        write_large(producer, payload)
+        assert queue.last(1).payloads == [bytes(10000) + told]
 
 
 def test_record_of_objects_is_refused(tmp_path: Path) -> None:
@@ -117,3 +135,41 @@ def test_objects_that_are_bytes_are_payloads(tmp_path: Path) -> None:
     with Queue(tmp_path, page_bytes=4096) as queue:
         queue.producer().send_many(np.array([b"a", b"bc"], object))
         assert queue.last(2).payloads == [b"a", b"bc"]
+
+
+class Dumping:
+    """A machine whose snapshots have one chunk."""
+
+    version = 1
+
+    def __init__(self, chunk: Any) -> None:  # noqa: ANN401 - any buffer
+        self.chunk = chunk
+
+    def initial(self) -> int:
+        """Return the state."""
+        return 0
+
+    def apply(self, state: int, _entry: bytes, _timestamp_ns: int) -> int:
+        """Count the entry."""
+        return state + 1
+
+    def dump(self, _state: int) -> list[Any]:
+        """Return the chunk."""
+        return [self.chunk]
+
+    def load(self, _chunks: object, _version: int) -> int:
+        """Return a state."""
+        return 1
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+def test_addresses_are_not_accepted_by_a_journal(tmp_path: Path, name: str) -> None:
+    """Neither as an entry nor in a snapshot."""
+    chunk = ADDRESSES[name]
+    with Journal(tmp_path, Dumping(chunk), codec="bytes", page_bytes=4096) as journal:
+        with pytest.raises(NotEncodable, match="holds addresses of"):
+            journal.update(lambda _: chunk)
+        assert not len(journal.queue)
+        journal.update(lambda _: b"entry")
+        with pytest.raises(TypeError, match="holds addresses of"):
+            journal.compact()

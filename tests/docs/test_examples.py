@@ -11,6 +11,7 @@ import io
 import json
 import logging as standard_logging
 import os
+import re
 import shutil
 import time
 import types
@@ -25,7 +26,7 @@ import pagequeue
 from pagequeue import Pace, Queue, journal, logging, merge, multiprocessing, tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 PARSER: Final = doctest.DocTestParser()
@@ -84,6 +85,62 @@ EXAMPLES: Final = {name: PARSER.get_examples(text) for name, text in DOCSTRINGS.
 def test_everything_public_has_an_example() -> None:
     """Also what is added later."""
     assert [name for name, examples in EXAMPLES.items() if not examples] == []
+
+
+def test_everything_public_is_told_in_one_line_first() -> None:
+    """What `help` and an editor show of it: one sentence, then an empty line."""
+    lines = {name: text.splitlines() for name, text in DOCSTRINGS.items()}
+    assert [
+        name
+        for name, (first, *rest) in lines.items()
+        if not first.endswith(".") or (rest and rest[0])
+    ] == []
+
+
+def undescribed(path: str, call: Callable[..., Any]) -> Iterator[str]:
+    """Yield the parameters that a docstring neither lists under Args nor names in its text."""
+    text = inspect.getdoc(call) or ""
+    for name in inspect.signature(call).parameters:
+        listed = rf"^ +(?:\*{{0,2}}\w+, )*\*{{0,2}}{name}(?:, \*{{0,2}}\w+)*: |`{name}`"
+        if name not in {"self", "cls"} and not re.search(listed, text, re.MULTILINE):
+            yield f"{path}({name})"
+
+
+def calls(module: types.ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the public functions and methods of a module."""
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if not isinstance(thing, type):
+            if callable(thing):
+                yield name, thing
+            continue
+        for owner in thing.__mro__ if thing not in STANDARD else ():
+            for inside, value in vars(owner).items() if owner.__module__.startswith("page") else ():
+                called = getattr(value, "__func__", value)
+                if inspect.isroutine(called) and not inside.startswith("_"):
+                    yield f"{owner.__name__}.{inside}", called
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+def test_each_parameter_is_described(module: types.ModuleType) -> None:
+    """In the docstring of its own function, because `help` shows no other."""
+    found = dict(calls(module))
+    assert found
+    assert [lack for path, call in found.items() for lack in undescribed(path, call)] == []
+
+
+def test_parameter_without_description_is_seen() -> None:
+    """Words of the text that happen to be its name are none."""
+
+    def call(limit: int, *names: str, timeout: float, **others: int) -> None:  # noqa: D417
+        """Do it to the limit.
+
+        Args:
+            timeout: seconds.
+            *names: of queues.
+        """
+
+    assert list(undescribed("call", call)) == ["call(limit)", "call(others)"]
 
 
 def test_what_has_to_have_an_example_is_found() -> None:

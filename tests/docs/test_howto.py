@@ -76,6 +76,20 @@ def test_guide_is_short_and_listed(page: str) -> None:
     assert f"]({page}.md)" in (HOWTO / "index.md").read_text()
 
 
+@pytest.mark.parametrize("page", GUIDES)
+def test_guide_tells_its_extras_before_its_first_block(page: str) -> None:
+    """Else its first program ends in MissingExtra for a reader who has none."""
+    before, _, rest = GUIDES[page].read_text().partition("```")
+    asks = {
+        "codecs": r"codec\W{1,4}(?:json|msgpack)\W",
+        "arrow": r"import (?:polars|duckdb|pyarrow)|batches\(.*arrow",
+        "metrics": r"prometheus_client|pagequeue metrics",
+    }
+    for extra, used in asks.items():
+        if re.search(used, rest):
+            assert f"`{extra}`" in before, extra
+
+
 def test_wrong_output_is_seen(tmp_path: Path) -> None:
     """A page whose text differs from what its program prints fails."""
     page = tmp_path / "page.md"

@@ -97,6 +97,21 @@ def test_sdist_has_all_files(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_wheel_for_a_free_threaded_python_is_for_one_version(project: Path, tmp_path: Path) -> None:
+    """Up to 3.14 it has no stable ABI; here an ordinary Python says that it is one."""
+    (project / ".ci" / "sitecustomize.py").write_text(
+        "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1\n"
+    )
+    wheel = built(project, "build_wheel", tmp_path)
+    version = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    assert re.match(rf"pagequeue-[\d.]+-{version}-{version}t?-linux_", wheel.name)
+    with zipfile.ZipFile(wheel) as archive:
+        cores = [name for name in archive.namelist() if name.endswith(".so")]
+    assert len(cores) == 1
+    assert re.fullmatch(r"pagequeue/_core\.cpython-\d+t?-.*\.so", cores[0])
+
+
+@pytest.mark.slow
 def test_wheel_has_the_library_only_and_runs(project: Path, tmp_path: Path) -> None:
     """No C sources, no module but the library and what Spark finds it by; the README works."""
     wheel = built(project, "build_wheel", tmp_path)
@@ -113,7 +128,7 @@ def test_wheel_has_the_library_only_and_runs(project: Path, tmp_path: Path) -> N
         p.relative_to(ROOT / "src").as_posix() for p in package.rglob("*.py*") if p.suffix != ".pyc"
     }
     assert used <= files
-    for name in ("py.typed", "FORMAT.md", "_core.abi3.so", "spark/native/java/Source.java"):
+    for name in ("py.typed", "FORMAT.md", "_core.abi3.so", "spark/native/java/DefaultSource.java"):
         assert f"pagequeue/{name}" in files
     assert b".debug_info" not in (site / "pagequeue" / "_core.abi3.so").read_bytes()
     done = subprocess.run(

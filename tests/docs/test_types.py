@@ -88,10 +88,11 @@ def attributes(target: ast.expr) -> list[str]:
 
 
 def untyped(kind: ast.ClassDef) -> set[str]:
-    """Return the attributes that `__init__` sets to something whose type has to be inferred."""
+    """Return the attributes that are set to something whose type has to be inferred."""
     found: set[str] = set()
+    typed = declared(kind)
     for method in kind.body:
-        if not isinstance(method, ast.FunctionDef) or method.name != "__init__":
+        if not isinstance(method, ast.FunctionDef):
             continue
         arguments = {one.arg for one in [*method.args.args, *method.args.kwonlyargs]}
         for node in ast.walk(method):
@@ -100,12 +101,12 @@ def untyped(kind: ast.ClassDef) -> set[str]:
             is_argument = isinstance(node.value, ast.Name) and node.value.id in arguments
             if not is_argument and not isinstance(node.value, ast.Constant):
                 found |= {name for target in node.targets for name in attributes(target)}
-        found -= {
+        typed |= {
             node.target.attr
             for node in ast.walk(method)
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute)
         }
-    return found - declared(kind)
+    return found - typed
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

@@ -22,8 +22,10 @@ from tiers import slow_but
 from pagequeue import DiskFull, InvalidOption, OutputExists, Queue
 from pagequeue.cli import main
 from pagequeue.export.files import FORMATS, SUFFIXES, format_of
+from pagequeue.schema import codec
 from pagequeue.system.atomic_file import whole_file
 from pagequeue.util import optional
+from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +128,7 @@ def test_unknown_format_is_wrong_usage(tmp_path: Path, capfd: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     payloads=st.lists(st.binary(max_size=50) | st.text(max_size=30).map(str.encode), max_size=20),
     suffix=st.sampled_from(SUFFIXES),
@@ -406,10 +408,29 @@ def test_missing_extra_is_reported_before_a_file_is_created(
         ["import", str(tmp_path / "q"), "--from", str(tmp_path / "b.parquet")],
     ):
         assert main(arguments) == 1
-        assert "pip install 'pagequeue[arrow]'" in capsys.readouterr().err
+        assert install_command("arrow") in capsys.readouterr().err
     assert main(["export", str(tmp_path / "a"), "--to", str(tmp_path / "a.csv")]) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.csv", "b.parquet"]
     assert optional.library("json", "none", "texts") is json
+
+
+def test_import_for_a_codec_without_its_extra_creates_nothing(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of a queue with a codec makes one with the same codec, which needs its library."""
+    with Queue(tmp_path / "a", codec="json") as queue:
+        queue.producer().send({"n": 1})
+    table = str(tmp_path / "a.parquet")
+    assert main(["export", str(tmp_path / "a"), "--to", table]) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(codec, "_known", {})
+        patch.setitem(sys.modules, "msgspec", None)
+        assert main(["import", str(tmp_path / "b"), "--from", table]) == 1
+        assert install_command("codecs") in capsys.readouterr().err
+        assert not (tmp_path / "b").exists()
+    assert main(["import", str(tmp_path / "b"), "--from", table]) == 0
+    with Queue(tmp_path / "b") as queue:
+        assert queue.last(1)[0].value == {"n": 1}
 
 
 def test_wrong_usage_is_reported(tmp_path: Path, capsys: Capture) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from pagequeue import Queue
 from pagequeue.cli import main
+from pagequeue.columns import arrow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,3 +73,23 @@ def test_schema_of_the_queue_is_under_the_key_of_earlier_exports(tmp_path: Path)
     assert main(["export", str(tmp_path / "q"), "--to", str(path)]) == 0
     with pyarrow.ipc.open_file(path) as reader:
         assert list(reader.schema.metadata) == [b"pagequeue.kind"]
+
+
+def test_file_of_arrow_has_large_offsets_where_a_message_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A message of more than 2 GiB comes back; Parquet has no such value, and a line says so."""
+    monkeypatch.setattr(arrow, "COPY_BYTES_MAX", 20_000)
+    sent = [b"a", b"b" * 20_001, b"c"]
+    with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
+        producer.send_many(sent)
+    file = str(tmp_path / "file.arrow")
+    assert main(["export", str(tmp_path / "q"), "--to", file]) == 0
+    with pa.ipc.open_file(file) as reader:
+        assert reader.schema.field("payload").type == pa.large_binary()
+    assert main(["import", str(tmp_path / "again"), "--from", file, "--check"]) == 0
+    with Queue(tmp_path / "again") as queue:
+        assert [message.payload for message in queue.replay()] == sent
+    assert main(["export", str(tmp_path / "q"), "--to", str(tmp_path / "file.parquet")]) != 0
+    assert "export to a file of Arrow" in capsys.readouterr().err
+    assert not (tmp_path / "file.parquet").exists()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from loops import PATIENCE, until
+from support import until as wait_until
 from upstreams import Upstream, asynchronous, numbers, pump_threads
 
 from pagequeue import ClosedError, Flow, Queue, QueueFull, Retention
@@ -111,7 +112,13 @@ def test_closing_waits_for_the_element_that_was_asked_for(queue: Queue) -> None:
     upstream = Upstream(40)
     upstream.gate.clear()
     flow = queue.persist(upstream, "down")
-    threading.Timer(0.05, upstream.gate.set).start()
+    wait_until(lambda: upstream.is_asked)
+
+    def give() -> None:
+        wait_until(lambda: flow._feeder._is_stopped)
+        upstream.gate.set()
+
+    threading.Thread(target=give).start()
     flow.close()
     assert upstream.drawn == queue.tail_sequence == flow.stored == 1
     assert not pump_threads()
@@ -123,6 +130,7 @@ def test_closing_does_not_wait_for_ever(queue: Queue, monkeypatch: pytest.Monkey
     upstream = Upstream(40)
     upstream.gate.clear()
     flow = queue.persist(upstream, "down")
+    wait_until(lambda: upstream.is_asked)
     flow.close()
     (thread,) = pump_threads()
     upstream.gate.set()
@@ -206,9 +214,9 @@ def test_interrupt_ends_a_wait_downstream(queue: Queue) -> None:
         assert next(flow).payload == b"0"
         upstream.gate.clear()
         timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         try:
-            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come a moment later
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come before or later
+                timer.start()
                 list(flow)
                 time.sleep(PATIENCE)
         finally:

@@ -278,6 +278,9 @@ def test_flushed_state_survives_another_boot(
         claims[3].ack(durable=True)
         claims[0].ack()
         group.claim(timeout=0).ack()
+        file = tmp_path / "queue-readMeta.work"
+        as_it_was = file.read_bytes()
+    file.write_bytes(as_it_was)  # the system died before the group was closed
     other = tmp_path.parent / "boot_id"
     other.write_text("11111111-2222-3333-4444-555555555555\n")
     monkeypatch.setattr("pagequeue.meta.write_meta.BOOT_ID_PATH", str(other))

@@ -351,3 +351,41 @@ def test_queue_that_is_dropped_leaves_no_thread(tmp_path: Path, policy: str) -> 
     while alive():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("times", [1, 100])
+def test_sync_that_fails_elsewhere_while_it_is_written_again(
+    tmp_path: Path, disk: BrokenDisk, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """It can have dropped the names of the new files: they are written once more."""
+    with (
+        Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue,
+        Queue(tmp_path / "q") as other,
+        queue.producer() as producer,
+    ):
+        producer.send(b"a")
+        seen: list[dict[str, int]] = []
+        real = Directory.sync
+
+        def sync(folder: Directory) -> None:
+            real(folder)
+            if folder is queue._store.folder:
+                seen.append(inodes(queue))
+                if len(seen) <= times:
+                    other._store.write_meta.latch(errno.ENOSPC, 1)
+
+        monkeypatch.setattr(Directory, "sync", sync)
+        disk.failures = 1
+        if times == 1:
+            assert producer.flush() == 1
+            first = fmt.page_name("queue", 1)
+            assert seen[0][first] != seen[1][first]
+            assert not other.info().sync_failed
+            assert queue.durable_sequence == 1
+        else:
+            with pytest.raises(SyncFailed):
+                producer.flush()
+            assert queue.durable_sequence == 0
+            assert other.info().sync_failed
+        monkeypatch.undo()
+        assert producer.flush() == 1

@@ -156,7 +156,7 @@ def test_damaged_last_message_that_the_index_has_is_reported(tmp_path: Path) -> 
     assert not report.ok
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), kinds=st.lists(st.sampled_from(["bits", "zeros"]), max_size=3),
        index=st.sampled_from(["whole", "bits", "gone"]))  # fmt: skip
 def test_salvaged_messages_were_sent_and_lost_ones_are_reported(

@@ -19,6 +19,7 @@ from pagequeue.integrity import verify as verify_room
 from pagequeue.integrity.problem import problem_of
 from pagequeue.maintenance import consumers
 from pagequeue.meta.all_and_read_meta import read_all_meta
+from pagequeue.meta.cursor import CursorMeta
 from pagequeue.meta.ledger import publishing_name, write_record
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.fragments import WRONG_BLOCK
@@ -417,3 +418,45 @@ def opened(path: Path) -> Iterator[WriteMeta]:
         queue_id = read_all_meta(folder, "queue").queue_id
         with contextlib.closing(WriteMeta(folder, "queue", queue_id, writable=True)) as meta:
             yield meta
+
+
+@pytest.mark.parametrize("sent", ["message", "batch", "pages"])
+@pytest.mark.parametrize("who", ["consumer", "group"])
+def test_cursor_ahead_of_a_tail_that_is_not_advanced_yet_is_no_problem(
+    tmp_path: Path, sent: str, who: str
+) -> None:
+    """I3: what a dead producer had published can be acknowledged before the tail counts it."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        producer.send_many([b"a", b"b"])
+        before = queue._store.tail
+        producer.send_many(
+            [b"c" * (900 if sent == "pages" else 20)] * (1 if sent == "message" else 12)
+        )
+        after = queue._store.tail
+        acknowledge_all(queue, who)
+        queue._store.write_meta.tail = before
+        if sent == "pages":
+            record = Record(before.page_number + 1, before.sequence, 0, after, None, {})
+            write_record(queue._store.folder, publishing_name("queue"), record.as_json())
+
+        assert queue.verify().problems == []
+
+        if who == "consumer":  # one more than there is
+            name = Path(queue.directory) / fmt.cursor_name("queue", "one")
+            overwrite(name, CursorMeta.NEXT, (after.sequence + 1).to_bytes(8, "little"))
+            assert first(queue).file == str(name)
+
+
+def acknowledge_all(queue: Queue, who: str) -> None:
+    """Acknowledge all messages by a consumer or a group."""
+    count = queue.tail_sequence
+    if who == "consumer":
+        with queue.consumer("one") as consumer:
+            while consumer.sequence < count:
+                consumer.receive_many(count)
+            consumer.ack()
+        return
+    with queue.group("one") as group:
+        while group.lag:
+            for claim in group.claim_many(count, timeout=0):
+                claim.ack()

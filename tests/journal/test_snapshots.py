@@ -9,10 +9,13 @@ import json
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import journals
 import pytest
 from journals import Accounts, Log
 from support import Clock, flip
@@ -286,6 +289,36 @@ def test_damaged_snapshot_is_replaced_by_the_one_before(
         journal.compact()
         assert journal.verify().ok
     assert loaded(tmp_path) == (600, state)
+
+
+@pytest.mark.parametrize("name", ["snapshot-00000000000000009999", "tmp-of-a-stranger"])
+@pytest.mark.parametrize("kind", ["fifo", "link", "directory"])
+def test_compaction_removes_what_a_stranger_put_there_and_follows_it_nowhere(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """A FIFO is not opened, which would wait for its writer; a link's target stays."""
+    filled(tmp_path / "j", 300)
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "file").write_text("kept")
+    place = tmp_path / "j" / "queue-journal" / name
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "link":
+        place.symlink_to(target)
+    else:
+        place.mkdir()
+        os.mkfifo(place / "queue-0000000001.page")
+        (place / "link").symlink_to(target)
+    done = subprocess.run(
+        [sys.executable, "-m", "pagequeue", "journal", "compact", str(tmp_path / "j"),
+         "--machine", "journals:Log"], timeout=60, check=False, capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.path.dirname(journals.__file__)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not os.path.lexists(place)
+    assert (target / "file").read_text() == "kept"
+    assert loaded(tmp_path / "j")[0] == 300
 
 
 def test_without_any_snapshot_a_compacted_journal_does_not_open(tmp_path: Path) -> None:
@@ -586,7 +619,8 @@ def test_at_needs_the_entries_of_that_time(tmp_path: Path) -> None:
         assert journal.queue.head_sequence > 0
         for moment in (1299, 1300, 1399, 5000):
             assert len(journal.at(moment)) == min(moment - 999, 400)
-        with pytest.raises(Expired, match="ask for a later time"):
+        assert journal.queue.head_sequence < 298  # that entry is there, and no state to apply it to
+        with pytest.raises(Expired, match=r"a later time: the oldest snapshot has .* below 300"):
             journal.at(1298)
         with pytest.raises(Expired, match="ask for a later time"):
             journal.at(1)

@@ -270,18 +270,24 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
     queue, consumer = opened(disk, "block", full_timeout=None if own else 0.5)
     producer, other = queue.producer(), queue.producer()
     allows, lost, asked = SizeLimit.allows, [0], [0]
+    losing = threading.Lock()
 
     def lose(self: SizeLimit, store: Store, number: int) -> bool:
-        """Make room once the sender has waited for a page, and have another one fill that."""
+        """Make room once the sender has waited for a page, and have another one fill that.
+
+        Not about when the timeout ends: a last look could find the room before it is filled.
+        """
         asked[0] += 1
-        if asked[0] == 3:
-            time.sleep(0.1)
+        is_about_due = 0.35 < time.monotonic() - began < 0.8
+        if asked[0] >= 3 and not is_about_due and losing.acquire(blocking=False):
+            time.sleep(0.02)
             consumer.receive_many(3)
             consumer.ack()
             other.send_many([FULL] * 3)  # which comes back here
             lost[0] += 1
             assert lost[0] < 100, "it waits for ever"
             asked[0] = 0
+            losing.release()
         return allows(self, store, number)
 
     calls: dict[str, Callable[[], object]] = {
@@ -289,10 +295,11 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
         "send_many": lambda: producer.send_many([FULL, FULL], timeout=timeout),
         "send_async": lambda: asyncio.run(_awaited(producer.send_async(FULL, timeout=timeout))),
     }
+    monkeypatch.setattr(room, "SLICE_SECONDS", 0.005)
     with queue:
         assert send_all(queue, 12) == 12
-        monkeypatch.setattr(SizeLimit, "allows", lose)
         began = time.monotonic()
+        monkeypatch.setattr(SizeLimit, "allows", lose)
         with pytest.raises(QueueFull):
             calls[way]()
         assert 0.5 <= time.monotonic() - began < SOON

@@ -311,6 +311,6 @@ class PagesMachine(RuleBasedStateMachine):
 
 TestPages = PagesMachine.TestCase
 TestPages.settings = settings(
-    max_examples=15, stateful_step_count=20, deadline=None,
+    max_examples=15, stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip

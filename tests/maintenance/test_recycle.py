@@ -183,7 +183,7 @@ def test_view_of_a_batch_keeps_its_page(disk: Disk) -> None:
         view = memoryview(region)
         before = bytes(view)
         del region
-        queue._store.background.drop([queue._store._cache.pop(3)])
+        queue._store.forget(3)
         assert reuse(disk, queue) != inode(disk.page(6))
         assert bytes(view) == before
 
@@ -193,7 +193,7 @@ def test_other_process_that_has_a_page_keeps_it_until_it_dies(disk: Disk, *, chi
     """I13: the kernel releases the lock at death, and not before the last map is gone."""
     with fill(disk) as queue:
         fd = os.open(disk.page(3), os.O_RDONLY)
-        queue._store._cache.clear()
+        queue._store.pages.clear()
         process = start(hold_a_page.__name__, disk.directory, 2 * EACH, child=child)
         holder = int(ready(process))
         with pytest.raises(BlockingIOError):
@@ -286,7 +286,7 @@ def test_page_with_an_exclusive_lock_is_refused_in_time(
     with fill(disk) as queue:
         process = start(hold_file_lock.__name__, disk.page(2))
         assert ready(process) == "held"
-        queue._store._cache.clear()
+        queue._store.pages.clear()
         with pytest.raises(LockTimeout, match="0000000002"):
             queue.consumer(sequence=EACH)
         end(process)
@@ -305,10 +305,10 @@ def test_system_without_locks_reads_and_reuses_no_page(
         return flock
 
     with fill(disk) as queue:
-        queue._store._cache.clear()
+        queue._store.pages.clear()
         monkeypatch.setattr(page_lock.fcntl, "flock", refuse(errno.EOPNOTSUPP))
         assert queue.consumer().receive(0).payload == message(OLD, 0)
-        queue._store._cache.clear()
+        queue._store.pages.clear()
         monkeypatch.setattr(page_lock.fcntl, "flock", refuse(errno.ENOLCK))
         with pytest.raises(OSError, match="locking the page"):
             queue.consumer()
@@ -344,7 +344,7 @@ def test_page_removed_while_it_was_opened_is_reported_as_removed(
                 reuse(disk, queue)
             return real(fd)
 
-        queue._store._cache.clear()
+        queue._store.pages.clear()
         monkeypatch.setattr("pagequeue.system.directory.hold", slow)
         consumer = queue.consumer(on_expired="skip")
         assert consumer.receive(0).payload == message(OLD, 3 * EACH)

@@ -97,7 +97,6 @@ def test_rolling_applies_it_in_the_background(disk: Disk) -> None:
         {"max_idle": timedelta(0)},
         {"max_bytes": 0},
         {"max_bytes": -1},
-        {"max_bytes": True},
         {"drop_acknowledged": True, "keep_unacked": False},
     ],
 )
@@ -110,6 +109,7 @@ def test_invalid_values_are_refused(wrong: dict[str, object]) -> None:
 def test_wrong_types_and_too_few_bytes_are_refused(disk: Disk) -> None:
     """A number of seconds is not a timedelta; less than two pages is refused."""
     for wrong in (
+        {"max_bytes": True},
         {"max_age": 5}, {"max_idle": 5.0}, {"max_bytes": "1"}, {"keep_unacked": 1},
         {"drop_acknowledged": 1},
     ):  # fmt: skip

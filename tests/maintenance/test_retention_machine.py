@@ -202,7 +202,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
 
 RetentionMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, print_blob=True,
+    max_examples=25, stateful_step_count=30, print_blob=True,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 

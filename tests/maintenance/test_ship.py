@@ -131,6 +131,34 @@ def test_a_manifest_whose_name_was_not_synced_is_before_it_is_reported(
     assert synced[1] > 0
 
 
+def test_pages_whose_names_a_failed_sync_lost_are_not_in_the_manifest(
+    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I20: the next sync succeeds without the names; the next shipper makes them again."""
+    send(queue, 0, 100)
+    monkeypatch.setattr(shipping, "NOTED_BYTES", 1)  # the manifest follows each page
+    real, failed = Directory.sync_entries, []
+
+    def failing(folder: Directory) -> None:
+        if not failed and list((tmp_path / "ship").glob("*.page")):
+            failed.append(folder.path)
+            raise errors.SystemLimit("the sync failed", path=folder.path)
+        real(folder)
+
+    monkeypatch.setattr(Directory, "sync_entries", failing)
+    with pytest.raises(errors.SystemLimit, match="the sync failed"):
+        queue.ship(tmp_path / "ship")
+    assert failed == [str(tmp_path / "ship")]
+    assert manifest_of(tmp_path / "ship").pages == ()
+    renamed: list[str] = []
+    rename = Directory.rename
+    monkeypatch.setattr(
+        Directory, "rename", lambda of, name, to: (renamed.append(to), rename(of, name, to))
+    )
+    assert queue.ship(tmp_path / "ship").end_sequence == 100
+    assert {page.file for page in manifest_of(tmp_path / "ship").pages} <= {*renamed}
+
+
 def test_files_that_the_manifest_does_not_name_are_not_damage(queue: Queue, tmp_path: Path) -> None:
     """I20: a page outside the manifest is invisible, also to verify and after a reboot."""
     send(queue, 0, 100)

@@ -147,7 +147,7 @@ def test_watching_keeps_no_page_that_retention_took(tmp_path: Path) -> None:
         watching._store.background.end()
         watching._store.background.await_end(10.0)
         head_page = watching._store.head[0]
-        assert all(number >= head_page for number in watching._store._cache)
+        assert all(number >= head_page for number in watching._store.pages)
         maps = Path(f"/proc/{os.getpid()}/maps")
         if maps.exists():
             queue.close()
@@ -164,7 +164,7 @@ def test_closed_queue_raises(tmp_path: Path) -> None:
         queue.stats()
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 8), st.integers(0, 8), st.floats(0.001, 10)), max_size=8

@@ -72,7 +72,7 @@ def model(queues: Sequence[Queue], **bounds: int) -> list[Merged]:
 TIMES = st.lists(st.lists(st.integers(0, 12), max_size=40).map(sorted), min_size=1, max_size=5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     times=TIMES,
     load_count=st.integers(1, 5),

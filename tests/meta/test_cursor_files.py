@@ -229,6 +229,35 @@ def test_damaged_cursor_is_named_reported_and_kept(disk: Disk, how: str) -> None
     assert verify_queue(disk.directory).ok
 
 
+@pytest.mark.parametrize("kind", ["consumer", "group"])
+def test_exchanged_files_of_two_consumers_are_refused_and_reported(disk: Disk, kind: str) -> None:
+    """Each file has its owner's name in its checksum: none resumes at another one's place."""
+    with disk.open() as queue:
+        fill(queue, 3)
+        if kind == "consumer":
+            with queue.consumer("billing") as consumer:
+                consumer.receive_many()
+                consumer.ack()
+            queue.consumer("audit").close()
+        else:
+            with queue.group("billing") as group:
+                group.take()
+            queue.group("audit").close()
+    billing = cursor_of(disk)
+    audit = billing.with_name(billing.name.replace("billing", "audit"))
+    exchanged = billing.read_bytes()
+    billing.write_bytes(audit.read_bytes())
+    audit.write_bytes(exchanged)
+    paths = {str(billing), str(audit)}
+    assert {problem.file for problem in verify_queue(disk.directory).problems} == paths
+    with disk.open() as queue:
+        for name in ("billing", "audit"):
+            with pytest.raises(CorruptMeta, match="checksum"):
+                queue.consumer(name) if kind == "consumer" else queue.group(name)
+        assert {problem.file for problem in queue.verify().problems} == paths
+    assert {problem.file for problem in repair_queue(disk.directory).remaining} == paths
+
+
 def test_interrupted_creation_leaves_a_file_that_recovery_removes(disk: Disk) -> None:
     """A file with a temporary name is not a cursor."""
     disk.send(b"a")

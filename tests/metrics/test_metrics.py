@@ -17,6 +17,7 @@ import pytest
 from pagequeue import Queue
 from pagequeue.cli import main
 from pagequeue.cli.watch import age, samples, tables
+from pagequeue.util.optional import install_command
 
 prometheus_client = pytest.importorskip("prometheus_client")
 
@@ -227,4 +228,4 @@ def test_missing_library_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("metrics ")
-    assert "pip install 'pagequeue[metrics]'" in done.stdout
+    assert install_command("metrics") in done.stdout

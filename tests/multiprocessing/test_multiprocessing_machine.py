@@ -115,6 +115,5 @@ TestDropIn = pytest.mark.slow(DropIn.TestCase)
 TestDropIn.settings = settings(
     max_examples=30,
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )

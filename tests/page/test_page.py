@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import struct
 import threading
@@ -52,7 +51,7 @@ def positions(disk: Disk) -> list[int]:
 def test_header_is_read_back_as_written() -> None:
     """A header holds the number and the queue of its page."""
     assert decode_header(HEADER.encode(), HEADER.queue_id, 7, "p") == HEADER
-    unset = dataclasses.replace(HEADER, first_sequence=None)
+    unset = HEADER._replace(first_sequence=None)
     assert decode_header(unset.encode(), HEADER.queue_id, 7, "p") == unset
 
 
@@ -74,7 +73,7 @@ def test_every_changed_byte_of_a_header_is_noticed() -> None:
 )
 def test_page_in_the_wrong_place_is_damage(change: dict[str, object], reason: str) -> None:
     """I1: a page that was renamed or copied from elsewhere is never read."""
-    data = dataclasses.replace(HEADER, **change).encode()
+    data = HEADER._replace(**change).encode()
     with pytest.raises(errors.CorruptPage) as caught:
         decode_header(data, HEADER.queue_id, 7, "p")
     assert caught.value.reason == reason
@@ -215,7 +214,7 @@ def test_first_timestamp_is_none_for_a_page_without_a_valid_first_frame(
 
 def test_page_without_first_sequence_is_not_read(page: Page) -> None:
     """I10: a page that is only made ready is not part of the queue."""
-    page.header = dataclasses.replace(page.header, first_sequence=None)
+    page.header = page.header._replace(first_sequence=None)
     with pytest.raises(errors.CorruptPage, match="no first sequence"):
         _ = page.first_sequence
 
@@ -260,7 +259,7 @@ def test_threads_that_miss_an_index_at_once_all_find_their_place(disk: Disk) -> 
         for _ in range(150):
             disk.index(1).unlink(missing_ok=True)
             for queue in (one, two):
-                queue._store._cache.clear()
+                queue._store.pages.clear()
             threads = [threading.Thread(target=search, args=(queue,)) for queue in (one, two) * 2]
             for thread in threads:
                 thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from tiers import slow_but
 
 from pagequeue import Queue
 from pagequeue.cli import main
+from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +72,41 @@ def test_latency_adds_a_panel(tmp_path: Path, capsys: Capture) -> None:
     assert main([*arguments, "--by", "size"]) == 2
 
 
+@pytest.mark.parametrize("times", slow_but([TIMES[0], TIMES[5]], TIMES))
+def test_any_queue_has_a_page_that_loads_nothing(tmp_path: Path, times: tuple[int, ...]) -> None:
+    """Its plots are data in the page, and so is the script; a name is no tag in it."""
+    directory = make(tmp_path / "<b>q", *times)
+    file = tmp_path / "q.html"
+    assert main(["plot", directory, "--to", str(file), "--latency", directory]) == 0
+    text = file.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "<b>q" not in text
+    assert f"<h1>{tmp_path}/&lt;b&gt;q</h1>" in text
+    assert re.findall(r"<(?:script|img|link|iframe)[^>]* (?:src|href)=", text) == []
+    drawn = text[text.rindex("Plotly.newPlot(") :]
+    assert "payload size" in drawn
+    assert "&lt;b&gt;q" in drawn[drawn.index("latency to") :]
+    traces, _ = json.JSONDecoder().raw_decode(drawn[drawn.index("[") :])
+    assert bool(traces) == bool(times)
+
+
+def test_page_has_the_figures(tmp_path: Path) -> None:
+    """Rates by second, and one bar for each size that there is."""
+    directory = make(tmp_path / "q", *range(0, 4 * 10**9, 10**7))
+    file = tmp_path / "q.html"
+    assert main(["plot", directory, "--to", str(file)]) == 0
+    text = file.read_text()
+    drawn = text[text.rindex("Plotly.newPlot(") :]
+    traces, _ = json.JSONDecoder().raw_decode(drawn[drawn.index("[") :])
+    messages, payload_bytes, sizes = traces
+    seconds = (messages["x"][-1] - messages["x"][0]) / 1000
+    bins = len(messages["y"]) - 1
+    assert sum(messages["y"][:-1]) * seconds / bins == pytest.approx(400)
+    assert sum(payload_bytes["y"][:-1]) > 100 * sum(messages["y"][:-1])
+    assert sum(sizes["y"]) == 400
+    assert any("B to" in label for label in sizes["customdata"])
+
+
 def test_part_of_a_queue_is_drawn(tmp_path: Path, capsys: Capture) -> None:
     """Between two times."""
     directory = make(tmp_path / "q", *range(10))
@@ -89,7 +126,10 @@ def test_missing_extra_and_existing_file_are_errors(
     assert "exists already" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["plot", directory, "--to", str(file), "--force"]) == 1
-    assert "pip install 'pagequeue[plot]'" in capsys.readouterr().err
+    assert install_command("plot") in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert main(["plot", directory, "--to", str(tmp_path / "q.html")]) == 1
+    assert install_command("plot") in capsys.readouterr().err
     assert file.read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 2
 

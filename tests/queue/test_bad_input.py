@@ -164,7 +164,9 @@ def test_invalid_timeout_is_refused(queue: Queue, timeout: Any) -> None:  # noqa
         lambda: consumer.receive(timeout=timeout),
         lambda: consumer.receive_many(5, timeout),
     ):
-        with pytest.raises((ValueError, TypeError), match=r"0 or more|must be real"):
+        with pytest.raises(
+            (ValueError, TypeError), match=r"timeout is .*0 or more|timeout must be a number"
+        ):
             call()
     assert payloads(consumer.receive_many()) == [b"a", b"b"]
 

@@ -174,7 +174,8 @@ def held_creation(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
             assert gate.goes_on.wait(SECONDS)
         return _core.Region.make(*args)
 
-    monkeypatch.setattr(files, "_core", SimpleNamespace(Region=SimpleNamespace(make=make)))
+    core = SimpleNamespace(Region=SimpleNamespace(make=make), identity=_core.identity)
+    monkeypatch.setattr(files, "_core", core)
     yield gate
     gate.goes_on.set()
 
@@ -567,6 +568,7 @@ def interrupted_at(number: int, do: Callable[[], object]) -> bool:
         return True
     finally:
         sys.settrace(before)
+        seen.clear()  # else the frames that were left would wait for the garbage collector
     return left[0] <= 0  # raised where Python ignores it, as in a finalizer
 
 

@@ -77,9 +77,9 @@ def test_handler_that_raises_leaves_everything_usable(tmp_path: Path) -> None:
         producer = queue.producer()
         signal.signal(signal.SIGALRM, handler)
         for _ in range(150):
-            # Again after a second, where the first one was swallowed.
-            signal.setitimer(signal.ITIMER_REAL, 0.003, 1.0)
             try:
+                # Again after a second, where the first one was swallowed.
+                signal.setitimer(signal.ITIMER_REAL, 0.003, 1.0)
                 while True:
                     producer.send(WIDE)
                     producer.flush(1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL, SOON, Clock, flip, payloads, until
+from support import SMALL, SOON, WAITERS, Clock, flip, payloads, until
 
 from pagequeue import (
     ClosedError,
@@ -18,14 +18,17 @@ from pagequeue import (
     InvalidOption,
     NothingReceived,
     Queue,
+    Retention,
     SequenceOutOfRange,
     _core,
 )
 from pagequeue import format as fmt
+from pagequeue.store.store import Store
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from pagequeue import Producer
+    from pagequeue.store.store import Place
 
 TIMESTAMP_AT = 8
 """Of a frame's timestamp in its header."""
@@ -285,6 +288,11 @@ def test_batch_ends_at_each_bound_among_frames_of_one_size(
     assert [payloads(batch) for batch in queue.batches(until=limit)] == [sent[:limit]]
 
 
+def is_waiting(queue: Queue) -> bool:
+    """Whether a consumer has announced that it sleeps."""
+    return queue._store.write_meta.region.load_half(WAITERS) == 1
+
+
 def test_two_threads_in_one_consumer_is_an_error_for_the_second(
     queue: Queue, producer: Producer
 ) -> None:
@@ -293,7 +301,7 @@ def test_two_threads_in_one_consumer_is_an_error_for_the_second(
     received = []
     thread = threading.Thread(target=lambda: received.append(consumer.receive(20)))
     thread.start()
-    time.sleep(0.1)
+    until(lambda: is_waiting(queue))
     for call in (consumer.poll, consumer.receive, consumer.receive_many, lambda: next(consumer)):
         with pytest.raises(ConcurrentUse, match=f"{queue.directory}.*each thread its own"):
             call()
@@ -310,7 +318,7 @@ def test_seek_while_another_thread_receives_is_an_error(queue: Queue, producer: 
     received = []
     thread = threading.Thread(target=lambda: received.append(consumer.receive(20)))
     thread.start()
-    time.sleep(0.1)
+    until(lambda: is_waiting(queue))
     try:
         with pytest.raises(ConcurrentUse):
             consumer.seek()
@@ -335,7 +343,7 @@ def test_closing_ends_a_receive_that_waits_in_another_thread(tmp_path: Path, wha
 
     thread = threading.Thread(target=read)
     thread.start()
-    time.sleep(0.1)
+    until(lambda: is_waiting(queue))
     (consumer if what == "consumer" else queue).close()
     try:
         until(lambda: ended, SOON / 2)
@@ -370,3 +378,31 @@ def test_read_only_consumer_follows_a_writer(queue: Queue, producer: Producer) -
             assert consumer.receive(5).sequence == i
         with pytest.raises(NothingReceived):
             consumer.receive(0.05)
+
+
+def test_latest_begins_at_the_tail_though_retention_passes_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is always a next message to come; a compaction beside it made this Expired."""
+    retention = Retention(max_bytes=2 * SMALL)
+    with (
+        Queue(tmp_path / "q", page_bytes=SMALL, retention=retention) as queue,
+        queue.producer() as producer,
+    ):
+        producer.send(b"a")
+        real = Store._seek_sequence
+        tails: list[int] = []
+
+        def slow(store: Store, sequence: int) -> Place:
+            tails.append(sequence)
+            if len(tails) == 1:
+                for _ in range(3):
+                    producer.send(b"b")
+                    queue.rotate()
+                queue.trim()
+            return real(store, sequence)
+
+        monkeypatch.setattr(Store, "_seek_sequence", slow)
+        with queue.consumer(latest=True) as consumer:
+            assert consumer.sequence == queue.tail_sequence == 4
+        assert tails == [1, 4]

@@ -47,6 +47,26 @@ if TYPE_CHECKING:
 # --- resuming ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size_bytes", [10, 900])
+def test_consumer_resumes_after_what_a_dead_producer_did_not_count(
+    disk: Disk, size_bytes: int
+) -> None:
+    """I3: its producer died before it advanced the tail, and no other sent since: no redelivery."""
+    with disk.open() as queue:
+        fill(queue, 2)
+        before = queue._store.tail
+        with queue.producer() as producer:
+            producer.send_many([bytes([i]) * size_bytes for i in range(9)])
+        with queue.consumer("billing") as consumer:
+            for _ in range(11):
+                consumer.receive(0)
+            consumer.ack()
+        queue._store.write_meta.tail = before
+        with queue.consumer("billing") as consumer:
+            assert (consumer.acknowledged, consumer.sequence, consumer.lag) == (11, 11, 0)
+            assert consumer.poll() is None
+
+
 def test_consumer_resumes_after_its_last_ack(disk: Disk) -> None:
     """Acknowledged messages are not redelivered, all others are, in a later opening too."""
     with disk.open() as queue:

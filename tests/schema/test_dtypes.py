@@ -42,7 +42,7 @@ def record_dtypes() -> st.SearchStrategy[np.dtype[Any]]:
 
 @pytest.mark.slow
 @given(record_dtypes())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_dtype_of_records_survives_json(dtype: np.dtype[Any]) -> None:
     """Fields, offsets, padding, endianness and units are kept."""
     try:

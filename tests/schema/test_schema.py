@@ -150,7 +150,7 @@ def test_codec_is_kept_and_another_one_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CodecMismatch, match=r"'json'.*'msgpack'") as caught:
         Queue(tmp_path, codec="msgpack")
     assert (caught.value.codec, isinstance(caught.value, ValueError)) == ("json", True)
-    with pytest.raises(InvalidOption, match="give one of"):
+    with pytest.raises(InvalidOption, match=r'codec is .*give "bytes", .* or '):
         Queue(tmp_path, codec="yaml")
     with pytest.raises(InvalidOption, match="one of the two"):
         Queue(tmp_path / "new", codec="json", dtype=RECORD)
@@ -173,6 +173,8 @@ def test_object_that_the_codec_cannot_encode_is_not_sent(
     tmp_path: Path, name: str, value: object
 ) -> None:
     """Neither as a single message nor in a batch."""
+    if name == "arrow":
+        pytest.importorskip("pyarrow")
     good: Any = {"arrow": None}.get(name, VALUES.get(name))
     with Queue(tmp_path, codec=name) as queue, queue.producer() as producer:
         for call in (lambda: producer.send(value), lambda: producer.send_many([good, value])):
@@ -186,6 +188,8 @@ def test_object_that_the_codec_cannot_encode_is_not_sent(
 @pytest.mark.parametrize("name", ["json", "msgpack", "utf-8", "arrow", "pickle"])
 def test_undecodable_payload_is_reported_with_its_sequence(tmp_path: Path, name: str) -> None:
     """The bytes are still available."""
+    if name == "arrow":
+        pytest.importorskip("pyarrow")
     with Queue(tmp_path, codec=name) as queue:
         with Producer(queue._store) as raw:
             raw.send_many([b"\xc1\xff", b"\xc1\xff"])
@@ -229,7 +233,7 @@ def test_bytes_are_read_without_the_library(
     with Queue(tmp_path) as queue, queue.producer() as producer:
         message = next(queue.replay())
         assert message.payload == b"[1]"
-        with pytest.raises(MissingExtra, match=r"pagequeue\[codecs\]") as caught:
+        with pytest.raises(MissingExtra, match=r"pip install .*\[codecs\]") as caught:
             _ = message.value
         assert caught.value.extra == "codecs"
         with pytest.raises(MissingExtra):
@@ -250,7 +254,7 @@ def test_codec_without_its_library_creates_nothing(
         monkeypatch.setitem(sys.modules, module, None)
     before = sorted(os.listdir("/proc/self/fd"))
     for directory in ("old", "new"):
-        with pytest.raises(MissingExtra, match=r"pagequeue\[(codecs|arrow)\]"):
+        with pytest.raises(MissingExtra, match=r"pip install .*\[(codecs|arrow)\]"):
             Queue(tmp_path / directory, codec=name)
     assert sorted(os.listdir("/proc/self/fd")) == before
     assert os.listdir(tmp_path) == ["old"]

@@ -332,8 +332,11 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
 # --- with Spark -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reader", [pytest.param("python", marks=pytest.mark.slow), "auto"])
 @pytest.mark.spark
-def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_queues_are_archived_each_message_once(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, reader: str
+) -> None:
     """Two queues, several batches, a second run, a lost checkpoint: each message is there once.
 
     By queue, date and hour in UTC, for every reader of Parquet.
@@ -342,16 +345,18 @@ def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Pa
     send(one, 0, 150)
     send(two, 0, 70)
     told: list[tuple[int, int]] = []
-    done = archive(
-        spark, tmp_path / "q*", table, maxRecordsPerTrigger=120,
-        progress=lambda *counts: told.append(counts),
-    )  # fmt: skip
+    with caplog.at_level("INFO", "pagequeue"):
+        done = archive(
+            spark, tmp_path / "q*", table, maxRecordsPerTrigger=120, reader=reader,
+            progress=lambda *counts: told.append(counts),
+        )  # fmt: skip
+    assert ("read by the native reader" in caplog.text) == (reader == "auto")
     assert (done.messages, done.batches) == (220, 2)
     assert told == [(0, 220), (120, 220), (220, 220)]
     assert rows(table) == sorted(wanted(one, range(150)) + wanted(two, range(70)))
     send(one, 150, 200)
     os.rename(table_layout.work_path(str(table), "checkpoint"), tmp_path / "lost")
-    assert archive(spark, tmp_path / "q*", table).messages == 50
+    assert archive(spark, tmp_path / "q*", table, reader=reader).messages == 50
     everything = sorted(wanted(one, range(200)) + wanted(two, range(70)))
     assert rows(table) == everything
     frame = spark.read.parquet(str(table))
@@ -371,7 +376,10 @@ def test_queues_are_archived_each_message_once(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_only_archived_messages_may_be_removed(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", ["python", "auto"])
+def test_only_archived_messages_may_be_removed(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
     """A consumer's name holds retention back until a batch is on stable storage."""
     source, table = tmp_path / "q", tmp_path / "table"
     retention = Retention(max_bytes=3 * PAGE_BYTES)
@@ -380,7 +388,7 @@ def test_only_archived_messages_may_be_removed(spark: SparkSession, tmp_path: Pa
         send(source, 0, 600)
         queue.trim()
         assert queue.head_sequence == 0
-        archive(spark, source, table, consumer="archive")
+        archive(spark, source, table, consumer="archive", reader=reader)
         queue.trim()
         assert queue.head_sequence > 100
         (info,) = queue.consumers()
@@ -390,7 +398,10 @@ def test_only_archived_messages_may_be_removed(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_an_archive_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", ["python", "auto"])
+def test_an_archive_runs_until_it_is_stopped(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
     """With `every`, new messages of all producers are archived too, and those of new queues."""
     send(tmp_path / "q1", 0, 10)
     stop = threading.Event()
@@ -403,7 +414,13 @@ def test_an_archive_runs_until_it_is_stopped(spark: SparkSession, tmp_path: Path
             next(steps)()  # after each batch
 
     done = archive(
-        spark, tmp_path / "q*", tmp_path / "table", every=0.1, stop=stop, progress=progress
+        spark,
+        tmp_path / "q*",
+        tmp_path / "table",
+        every=0.1,
+        stop=stop,
+        progress=progress,
+        reader=reader,
     )
     assert (done.messages, done.batches) == (35, 3)
 
@@ -439,20 +456,23 @@ def test_messages_that_are_not_durable_are_archived_later(
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_errors_of_the_source_keep_their_type(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reader", ["python", "auto"])
+def test_errors_of_the_source_keep_their_type(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
     """Messages removed by retention are reported as such, and not as an error of Spark."""
     source, table = tmp_path / "q", tmp_path / "table"
     send(source, 0, 10)
-    archive(spark, source, table)
+    archive(spark, source, table, reader=reader)
     send(source, 10, 1000)
     with Queue(source, retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
         queue.trim()
         head = queue.head_sequence
     with pytest.raises(errors.Expired, match="give the option consumer"):
-        archive(spark, source, table)
-    archive(spark, source, table, onExpired="skip")
+        archive(spark, source, table, reader=reader)
+    archive(spark, source, table, onExpired="skip", reader=reader)
     assert numbers(table) == [*range(10), *range(head, 1000)]
     with pytest.raises(errors.QueueNotFound, match="no queue"):
-        archive(spark, tmp_path / "none", table)
+        archive(spark, tmp_path / "none", table, reader=reader)
     with pytest.raises(errors.QueueNotFound, match="no queue matches"):
-        archive(spark, tmp_path / "none*", table)
+        archive(spark, tmp_path / "none*", table, reader=reader)

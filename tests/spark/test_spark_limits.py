@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.usefixtures("default_reader")]
 
 
 @pytest.fixture
@@ -61,14 +61,33 @@ def test_view_in_sql_is_read(spark: SparkSession, view: str) -> None:
     assert spark.sql(f"select count(*) from {view}").collect()[0][0] == 2
 
 
-def test_table_and_path_in_sql_are_errors(spark: SparkSession, clicks: str) -> None:
-    """Spark makes the table, and does not tell the source its path."""
-    spark.sql(f"create table clicked using pagequeue location '{clicks}'")
+@pytest.mark.parametrize("place", ["location '{}'", "options (path '{}', toSequence 2)"])
+def test_table_in_sql_is_read(spark: SparkSession, clicks: str, place: str) -> None:
+    """Its options are those of a read; dropping it leaves the queue."""
+    spark.sql(f"create table clicked using pagequeue {place.format(clicks)}")
     try:
-        with pytest.raises(PySparkException, match="no path"):
-            spark.sql("select count(*) from clicked").collect()
+        found = spark.sql("select payload from clicked where sequence = 1").collect()
+        one = spark.sql("select count(*) from clicked with (toSequence = 1)").collect()
     finally:
         spark.sql("drop table clicked")
+    assert [bytes(row.payload) for row in found] == [b"b"]
+    assert one[0][0] == 1
+    with Queue(clicks, read_only=True) as queue:
+        assert len(queue) == 2
+
+
+def test_table_in_sql_and_the_python_source(spark: SparkSession, clicks: str) -> None:
+    """The option `reader` is one of the table's."""
+    options = f"options (path '{clicks}', reader 'python')"
+    spark.sql(f"create table clicked using pagequeue {options}")
+    try:
+        assert spark.sql("select count(*) from clicked").collect()[0][0] == 2
+    finally:
+        spark.sql("drop table clicked")
+
+
+def test_path_in_sql_is_an_error(spark: SparkSession, clicks: str) -> None:
+    """Spark knows files there only."""
     with pytest.raises(PySparkException):
         spark.sql(f"select count(*) from pagequeue.`{clicks}`").collect()
 

@@ -9,10 +9,12 @@ import shutil
 import struct
 import subprocess
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -28,6 +30,24 @@ pytest.importorskip("pyarrow")
 import pyspark
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from native_support import (
+    COUNT,
+    PAGE_BYTES,
+    START,
+    STEP,
+    Verdict,
+    damage_other_queue,
+    damage_payload,
+    fill,
+    overwrite,
+    page_path,
+    plain,
+    planted_jar,
+    positions,
+    renamed,
+    use_reader,
+    verdict,
+)
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -35,6 +55,7 @@ from pyspark.sql import functions as f
 from pagequeue import spark as pages
 from pagequeue.spark.native import building
 from pagequeue.spark.native import reader as native
+from pagequeue.spark.native.column_specs import OWN, column_specs
 from pagequeue.spark.options import place_options
 from pagequeue.spark.planning import PART_BYTES_MIN
 from pagequeue.spark.source import BatchReader, inferred
@@ -42,40 +63,10 @@ from pagequeue.spark.source import BatchReader, inferred
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 pytestmark = pytest.mark.spark
-PAGE_BYTES = 4096
-START = 1_700_000_000_000_000_000
-STEP = 1001
-COUNT = 300
 READERS = ("python", "native")
-
-
-class Verdict(NamedTuple):
-    """What a query ends with: class, text and attributes of the error."""
-
-    kind: str
-    text: str
-    attributes: dict[str, object]
-
-
-def fill(directory: Path, count: int = COUNT, *, first: int = 0, **options: Any) -> Path:  # noqa: ANN401
-    """Send messages of different sizes a microsecond and a bit apart, some at the same time."""
-    with (
-        Queue(directory, page_bytes=PAGE_BYTES, clock=lambda: START, **options) as queue,
-        queue.producer() as producer,
-    ):
-        for number in range(first, first + count):
-            payload = f"m{number}".encode() * (number % 5)
-            producer.send(payload, timestamp=START + number // 3 * 3 * STEP)
-    return directory
-
-
-def plain(directory: Path) -> list[tuple[int, int, bytes]]:
-    """Return sequence, timestamp and payload of all messages, read without Spark."""
-    with Queue(directory, read_only=True) as queue:
-        return [(m.sequence, m.timestamp, m.payload) for m in queue.replay()]
 
 
 def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
@@ -84,17 +75,6 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
         tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
         for row in frame.collect()
     )
-
-
-def verdict(way: Callable[[], object]) -> Verdict | None:
-    """Return the error of this package that a query ends with; None: it ends well."""
-    try:
-        with pages.typed_errors():
-            way()
-    except errors.PageQueueError as own:
-        told = {name: value for name, value in vars(own).items() if name[0] != "_"}
-        return Verdict(type(own).__name__, str(own), told)
-    return None
 
 
 def source_reader(path: Path, **options: object) -> BatchReader:
@@ -343,7 +323,7 @@ def test_filters_are_exact_at_their_edges(
 
 @pytest.mark.slow
 @settings(
-    max_examples=15, deadline=None, derandomize=True,
+    max_examples=15, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(conditions=st.lists(CONDITIONS, min_size=8, max_size=8))
@@ -356,7 +336,7 @@ def test_filters_are_those_of_spark(
 
 def test_limits_aggregates_and_columns_are_pushed_down(spark: SparkSession, filled: Path) -> None:
     """They show in the plan, read no payload, and a frame that was used is whole afterwards."""
-    jvm = pages.read(spark, filled, reader="native")
+    jvm = pages.read(spark, filled, reader="native", check="used")
     counted = jvm.where("sequence >= 7").agg(
         f.count("*"),
         f.count("payload"),
@@ -381,13 +361,69 @@ def test_limits_aggregates_and_columns_are_pushed_down(spark: SparkSession, fill
     assert jvm.count() == COUNT
 
 
+ORDERS: dict[str, str | None] = {
+    "sequence": "first",
+    "-sequence": "last",
+    "-timestamp_ns -sequence payload": "last",
+    "-timestamp -timestamp_ns -sequence": "last",
+    "timestamp sequence -queue": "first",
+    "-timestamp_ns sequence": None,  # of equal times the first ones
+    "-timestamp_ns payload sequence": None,
+    "payload sequence": None,
+    "queue sequence": None,
+}
+"""Orders without two equal rows, and which rows of each queue are read for a limit."""
+
+
+def _ordered(rows: list[Row], order: str) -> list[Row]:
+    for name in reversed(order.split()):
+        rows = sorted(rows, key=itemgetter(name.lstrip("-")), reverse=name[0] == "-")
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", sorted(ORDERS))
+def test_the_first_and_last_rows_are_read_without_the_others(
+    spark: SparkSession, filled: Path, order: str
+) -> None:
+    """They are those of Spark, filtered or not; a limit can be in the middle of equal times."""
+    jvm = pages.read(spark, filled, reader="native")
+    every = jvm.collect()
+    keys = [f.desc(name[1:]) if name[0] == "-" else f.asc(name) for name in order.split()]
+    some = jvm.where("sequence between 7 and 200 and sequence not in (198, 199)")
+    kept = [row for row in every if row.sequence in {*range(7, 198), 200}]
+    for frame, rows_there in ((jvm, every), (some, kept)):
+        for count in (1, 2, 5, COUNT + 1):
+            few = frame.orderBy(*keys).limit(count)
+            assert few.collect() == _ordered(rows_there, order)[:count]
+            which = ORDERS[order]
+            told = f"PushedLimit: {count} {which} of each queue" if which else "PushedLimit: none"
+            assert told in few._jdf.queryExecution().toString()
+
+
+def test_the_last_rows_of_many_queues_are_in_the_last_pages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Damage in other pages is not noticed, because they are not read."""
+    fill(tmp_path / "in" / "a", 250)
+    fill(tmp_path / "in" / "b", 290)
+    page = page_path(tmp_path / "in" / "a", 1)
+    flip(page, positions(page)[4] + 5)
+    jvm = pages.read(spark, tmp_path / "in" / "*", reader="native")
+    newest = jvm.orderBy(f.desc("sequence"), "queue").limit(45).select("sequence").collect()
+    assert [row.sequence for row in newest] == [
+        *range(289, 249, -1), *(n for n in (249, 248) for _ in "ab"), 247,
+    ]  # fmt: skip
+    assert verdict(jvm.orderBy(f.desc("sequence")).limit(400).collect) is not None
+
+
 def test_what_is_pushed_down_checks_what_it_reads(spark: SparkSession, tmp_path: Path) -> None:
-    """A count opens no page, a time is of a checked frame; `check="all"` reads every frame."""
+    """`check="used"`: a count opens no page, a time is of a checked frame. "all": every frame."""
     fill(tmp_path / "q")
     with Queue(tmp_path / "q", read_only=True) as queue:
         last = queue._store.seek_sequence(COUNT - 1)
         flip(Path(last.page.path), last.position + 8)  # of its time
-    _payload(tmp_path / "q")
+    damage_payload(tmp_path / "q")
     used, every = (
         pages.read(spark, tmp_path / "q", reader="native", check=check) for check in ("used", "all")
     )
@@ -399,139 +435,126 @@ def test_what_is_pushed_down_checks_what_it_reads(spark: SparkSession, tmp_path:
     assert (newest.kind, newest.attributes["sequence"]) == ("CorruptFrame", COUNT - 1)
     found = verdict(every.count)
     assert found is not None
-    assert found.text.startswith(f"{_page(tmp_path / 'q', 2)}: message ")
+    assert found.text.startswith(f"{page_path(tmp_path / 'q', 2)}: message ")
     few = every.where("sequence < 3")  # what a filter leaves out is not read
     assert few.count() == 3
     plan = few.groupBy().count()._jdf.queryExecution().toString()
     assert "PushedAggregates: []" in plan
     assert "Checked: all" in plan
     assert "Checked: used" in used._jdf.queryExecution().toString()
-    _page(tmp_path / "q", 2).unlink()
-    assert pages.read(spark, tmp_path / "q", reader="native").count() == COUNT
+    page_path(tmp_path / "q", 2).unlink()
+    assert pages.read(spark, tmp_path / "q", reader="native", check="used").count() == COUNT
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_by_default_what_the_columns_need_is_checked(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
+    """Whatever the query uses of it, by both readers; what filters leave out is not read."""
+    fill(tmp_path / "q")
+    page = page_path(tmp_path / "q", 2)
+    flip(page, positions(page)[4] + 5)  # of a checksum; the index is proved by other frames
+    frame = pages.read(spark, tmp_path / "q", reader=reader)
+    ends = frame.agg(f.min("sequence"), f.max("timestamp_ns"))
+    for query in (frame.count, frame.select("queue").collect, ends.collect):
+        found = verdict(query)
+        assert found is not None
+        assert found.text.startswith(f"{page}: message ")
+    for columns in (["sequence"], ["queue", "timestamp"]):
+        some = pages.read(spark, tmp_path / "q", reader=reader, columns=columns)
+        assert some.count() == COUNT
+    few = frame.where("sequence < 3")  # what a filter leaves out, it need not read
+    assert reader == "python" or few.count() == 3
+    page.unlink()
+    for columns, is_found in ((["sequence"], False), (["queue", "timestamp"], True)):
+        some = pages.read(spark, tmp_path / "q", reader=reader, columns=columns)
+        assert (verdict(some.count) is not None) == is_found
+    assert reader == "python" or "Checked: columns" in frame._jdf.queryExecution().toString()
 
 
 # --- damage ---------------------------------------------------------------------------------------
 
 
-def _page(directory: Path, number: int) -> Path:
-    return directory / fmt.page_name("queue", number)
-
-
-def _positions(page: Path) -> list[int]:
-    """Return where the frames of a page begin, and its end-of-page mark."""
-    data, found, position = page.read_bytes(), [], 64
-    while True:
-        word = struct.unpack_from("<I", data, position)[0]
-        found.append(position)
-        if word >> 30 == 2:
-            return found
-        position += ((word & fmt.LENGTH_MASK) + 7) // 8 * 8
-
-
-def _overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
-def _payload(there: Path) -> None:
-    """A byte of a payload: nothing but the checksum tells."""
-    page = _page(there, 2)
-    data = page.read_bytes()
-    position = next(
-        at
-        for at in _positions(page)
-        if struct.unpack_from("<I", data, at)[0] & fmt.LENGTH_MASK > 18
-    )
-    flip(page, position + 17)
-
-
 def _checksum(there: Path) -> None:
-    page = _page(there, 2)
-    flip(page, _positions(page)[4] + 5)
+    page = page_path(there, 2)
+    flip(page, positions(page)[4] + 5)
 
 
 def _timestamp(there: Path) -> None:
-    page = _page(there, 2)
-    flip(page, _positions(page)[7] + 9)
+    page = page_path(there, 2)
+    flip(page, positions(page)[7] + 9)
 
 
 def _length(there: Path) -> None:
-    page = _page(there, 2)
-    _overwrite(page, _positions(page)[5], struct.pack("<I", 0x3FFFFFF0))
+    page = page_path(there, 2)
+    overwrite(page, positions(page)[5], struct.pack("<I", 0x3FFFFFF0))
 
 
 def _hole(there: Path) -> None:
-    page = _page(there, 2)
-    _overwrite(page, _positions(page)[5], bytes(4))
+    page = page_path(there, 2)
+    overwrite(page, positions(page)[5], bytes(4))
 
 
 def _mark(there: Path) -> None:
-    page = _page(there, 2)
-    flip(page, _positions(page)[-1] + 4)
+    page = page_path(there, 2)
+    flip(page, positions(page)[-1] + 4)
 
 
 def _early_mark(there: Path) -> None:
     """A frame in the middle becomes a valid end of the page."""
-    page = _page(there, 2)
+    page = page_path(there, 2)
     data = page.read_bytes()
     ordinal = 6
     sequence = struct.unpack_from("<Q", data, 40)[0] + ordinal
     word = 0x80000000 | 16
     checksum = _core.crc32c(data[24:40] + struct.pack("<qQI", 0, sequence, word))
-    _overwrite(page, _positions(page)[ordinal], struct.pack("<IIq", word, checksum, 0))
+    overwrite(page, positions(page)[ordinal], struct.pack("<IIq", word, checksum, 0))
 
 
 def _moved(there: Path) -> None:
     """The frames of a page in the place of another one's, under its header."""
-    data = _page(there, 3).read_bytes()
-    _overwrite(_page(there, 2), 64, data[64:])
-
-
-def _other_queue(there: Path) -> None:
-    """Another queue's page, with the same number and sequences: only its id differs."""
-    fill(there.parent / "other")
-    _page(there, 2).write_bytes(_page(there.parent / "other", 2).read_bytes())
+    data = page_path(there, 3).read_bytes()
+    overwrite(page_path(there, 2), 64, data[64:])
 
 
 def _other_frames(there: Path) -> None:
     """Another queue's frames under the right header: only the checksums tell."""
     fill(there.parent / "other")
-    _overwrite(_page(there, 2), 64, _page(there.parent / "other", 2).read_bytes()[64:])
+    overwrite(page_path(there, 2), 64, page_path(there.parent / "other", 2).read_bytes()[64:])
 
 
 def _magic(there: Path) -> None:
-    flip(_page(there, 2), 0)
+    flip(page_path(there, 2), 0)
 
 
 def _header(there: Path) -> None:
-    flip(_page(there, 2), 50)
+    flip(page_path(there, 2), 50)
 
 
 def _number(there: Path) -> None:
-    _page(there, 2).write_bytes(_page(there, 3).read_bytes())
+    page_path(there, 2).write_bytes(page_path(there, 3).read_bytes())
 
 
 def _shorter(there: Path) -> None:
-    os.truncate(_page(there, 2), 2048)
+    os.truncate(page_path(there, 2), 2048)
 
 
 def _longer(there: Path) -> None:
-    os.truncate(_page(there, 2), 8192)
+    os.truncate(page_path(there, 2), 8192)
 
 
 def _missing(there: Path) -> None:
-    _page(there, 2).unlink()
+    page_path(there, 2).unlink()
 
 
 def _link(there: Path) -> None:
-    _page(there, 2).rename(there / "elsewhere")
-    _page(there, 2).symlink_to(there / "elsewhere")
+    page_path(there, 2).rename(there / "elsewhere")
+    page_path(there, 2).symlink_to(there / "elsewhere")
 
 
 def _fifo(there: Path) -> None:
-    _page(there, 2).unlink()
-    os.mkfifo(_page(there, 2))
+    page_path(there, 2).unlink()
+    os.mkfifo(page_path(there, 2))
 
 
 def _index(there: Path) -> None:
@@ -545,10 +568,11 @@ def _no_index(there: Path) -> None:
 
 
 SEEN = (
-    _payload, _checksum, _timestamp, _length, _hole, _mark, _early_mark, _moved, _other_queue,
-    _other_frames, _magic, _header, _number, _shorter, _longer, _missing, _link, _fifo,
+    damage_payload, _checksum, _timestamp, _length, _hole, _mark, _early_mark, _moved,
+    damage_other_queue, _other_frames, _magic, _header, _number, _shorter, _longer, _missing, _link,
+    _fifo,
 )  # fmt: skip
-QUICK = (_payload, _missing)
+QUICK = (damage_payload, _missing)
 WHOLE, IN_PIECES = 1 << 30, 2000
 """Bytes of a partition: the whole queue is one task, or a page is several."""
 
@@ -653,7 +677,7 @@ def test_random_damage_of_a_compressed_page_is_the_same(
     fill(tmp_path / "q")
     with Queue(tmp_path / "q") as queue:
         assert queue.compress().pages > 0
-    page = _page(tmp_path / "q", 2)
+    page = page_path(tmp_path / "q", 2)
     whole = page.read_bytes()
     places = [0, 4, 9, 17, 30, 41, 64, 73, 81, 89, 112, 116, 120, 128, 132, 136, 140]
     places += [rng.randrange(144, len(whole)) for _ in range(12)]
@@ -675,7 +699,7 @@ def test_damaged_fragments_are_the_same_error(
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send(bytes(range(256)) * 60)
         producer.send(b"after")
-    flip(_page(tmp_path / "q", number), position)
+    flip(page_path(tmp_path / "q", number), position)
     assert None not in _same_verdict(spark, tmp_path / "q", parts=(WHOLE,))
 
 
@@ -718,25 +742,30 @@ def is_native(frame: DataFrame) -> bool:
 
 
 def test_the_reader_that_is_asked_for_is_told(spark: SparkSession, filled: Path) -> None:
-    """What the native one does not know is an error with a remedy, and the default is Python's."""
+    """What the native one does not know is an error with a remedy; the default is "auto"."""
     assert is_native(pages.read(spark, filled, reader="native"))
     assert is_native(pages.read(spark, filled, Reader="native"))
-    assert not is_native(pages.read(spark, filled))
-    for reader in ("auto", "python"):
-        assert not is_native(pages.read(spark, filled, reader="python"))
-        frame = spark.read.format("pagequeue").option("reader", reader).load(str(filled))
-        assert not is_native(frame)
+    assert is_native(pages.read(spark, filled))
+    assert not is_native(pages.read(spark, filled, reader="python"))
+    by_name = spark.read.format("pagequeue")
+    assert is_native(by_name.load(str(filled)))
+    for reader in ("auto", "native", "python"):
+        frame = by_name.option("Reader", reader).load(str(filled))
+        assert is_native(frame) == (reader != "python")
+    assert not is_native(by_name.option("reader", "auto").option("onExpired", "skip").load(
+        str(filled)
+    ))  # fmt: skip
     with pytest.raises(errors.InvalidOption, match=r"onDamage=skip.*python.*auto"):
         pages.read(spark, filled, reader="native", onDamage="skip")
     with pytest.raises(errors.InvalidOption, match="reader is 'other'"):
         pages.read(spark, filled, reader="native", Reader="other")
-    found = verdict(
-        lambda: spark.read.format("pagequeue").option("reader", "native").load(str(filled)).count()
-    )
+    both_set = spark.read.format("pagequeue").option("reader", "native").option("onDamage", "skip")
+    found = verdict(lambda: both_set.load(str(filled)).count())
     assert found is not None
     assert found.kind == "InvalidOption"
+    assert "onDamage=skip" in found.text
     dtype = np.dtype([("text", "U4"), ("big", ">u8"), ("n", ">u4")])
-    assert set(native.column_specs(dtype)) == {*native.OWN, "n"}
+    assert set(column_specs(dtype)) == {*OWN, "n"}
 
 
 def test_auto_is_the_native_reader_where_it_can(
@@ -745,10 +774,10 @@ def test_auto_is_the_native_reader_where_it_can(
     """One line of the log tells; the wrong value of any option is an error at once."""
     with caplog.at_level("INFO", "pagequeue"):
         frame = pages.read(spark, filled, reader="auto", fromSequence=9)
+        assert is_native(frame)
     assert [record.getMessage() for record in caplog.records] == [
         f"{filled}: read by the native reader"
     ]
-    assert is_native(frame)
     assert rows(frame.drop("queue", "timestamp")) == plain(filled)[9:]
     with pytest.raises(errors.InvalidOption, match="since"):
         pages.read(spark, filled, reader="auto", since="yesterday")
@@ -784,12 +813,13 @@ def test_auto_is_the_python_source_where_the_native_reader_cannot(
         options = {"onexpired": "skip"}
     if case == "compiler":
         monkeypatch.setattr(building, "sources", lambda: {"A.java": "no Java"})
-        monkeypatch.setattr(native, "_ready", set())
+        monkeypatch.delitem(native._prepared, spark.sparkContext.applicationId)
     with caplog.at_level("INFO", "pagequeue"):
         frame = pages.read(spark, tmp_path / "q", reader="auto", **options)
-    (line,) = [record.getMessage() for record in caplog.records]
+        assert not is_native(frame)
+    *others, line = [record.getMessage() for record in caplog.records]
+    assert len(others) == (case == "compiler")  # of the session, once
     assert line.startswith(f"{tmp_path / 'q'}: read by the Python source: {FALLBACKS[case]}")
-    assert not is_native(frame)
     mine = ("text", "number") if case == "dtype" else ("sequence", "timestamp_ns", "payload")
     assert rows(frame.select(*mine)) == wanted
     with pytest.raises(errors.InvalidOption, match=re.escape(FALLBACKS[case])):
@@ -800,10 +830,33 @@ def test_auto_is_the_python_source_where_the_native_reader_cannot(
 
 def test_a_session_of_spark_connect_has_the_python_source() -> None:
     """It has no JVM to put classes into."""
-    schema = inferred(place_options({"path": "none"}))
-    why = native.cannot(SimpleNamespace(), {}, native.OWN, schema)  # type: ignore[arg-type]
-    assert why is not None
-    assert "Spark Connect" in why
+    assert "Spark Connect" in native.prepare(SimpleNamespace())
+
+
+def test_a_thread_or_a_session_that_was_not_registered_has_the_python_source(
+    spark: SparkSession, filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registered, it has the native reader; the rows are the same."""
+
+    def by_name() -> DataFrame:
+        return spark.read.format("pagequeue").load(str(filled))
+
+    def told(before: Callable[[], None]) -> bool:
+        def work() -> bool:
+            before()
+            frame = by_name()
+            assert frame.count() == COUNT
+            return is_native(frame)
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work).result()
+
+    assert not told(lambda: None)
+    assert told(lambda: pages.register(spark))
+    monkeypatch.delitem(native._prepared, spark.sparkContext.applicationId)
+    frame = by_name()  # as with the classes of a session that was stopped
+    assert not is_native(frame)
+    assert frame.count() == COUNT
 
 
 def test_the_jar_is_kept_where_nobody_else_can_write(
@@ -852,7 +905,7 @@ def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
     rng = random.Random(seed)
     native.prepare(spark)
     walk = spark._jvm.pagequeue.Verdicts.walk  # type: ignore[union-attr]
-    pages_there = [_page(filled, number).read_bytes() for number in (1, 2, 3)]
+    pages_there = [page_path(filled, number).read_bytes() for number in (1, 2, 3)]
     reasons = set()
     for turn in range(400):
         page = bytearray(rng.choice(pages_there))
@@ -887,35 +940,12 @@ def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
 # --- what other classes would give ----------------------------------------------------------------
 
 
-def _renamed(name: str, file: str = "", old: str = "", new: str = "") -> dict[str, str]:
-    """Return the sources in another package, with one change."""
-    texts = {
-        one: text.replace("package pagequeue;", f"package {name};")
-        for one, text in building.sources().items()
-    }
-    if file:
-        assert texts[file].count(old) == 1
-        texts[file] = texts[file].replace(old, new)
-    return texts
-
-
-def _use(spark: SparkSession, patch: pytest.MonkeyPatch, jar: Path, name: str) -> None:
-    """Read with the classes of this package in a jar from now on, until the patch is undone.
-
-    Executors know a jar by its file name alone, so each has its own.
-    """
-    native.prepare(spark)
-    spark._jsparkSession.sessionState().resourceLoader().addJar(str(jar))
-    getattr(spark._jvm, name).Planner.set(native._planner)
-    patch.setattr(native, "FORMAT", f"{name}.Source")
-
-
 PLANTS: dict[str, tuple[str, str, str, Callable[[Path], None]]] = {
     "nochecksum": (
-        "Frames.java", "if (sum(at, length, sequence) != stated) {", "if (false) {", _payload,
+        "Frames.java", "if (sum(at, length, sequence) != stated) {", "if (false) {", damage_payload,
     ),
     "noqueueid": ("PageFile.java", "if (head[24 + i] != place.id[i]) {", "if (false) {",
-                  _other_queue),
+                  damage_other_queue),
     "noheader": ("PageFile.java", "if ((int) crc.getValue() != stated) {", "if (false) {", _header),
     "nomark": ("Messages.java", "if (turns && !isTurned) {", "if (false) {", _mark),
 }  # fmt: skip
@@ -947,16 +977,8 @@ OFFSETS: dict[str, tuple[str, str, str]] = {
 @pytest.fixture(scope="module")
 def planted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A jar of all readers with a bug, each in a package of its own: compiled at once."""
-    texts = {
-        f"{name}/{file}": text
-        for name, (changed, old, new, *_) in (PLANTS | OFFSETS).items()
-        for file, text in _renamed(name, changed, old, new).items()
-    }
     jar = tmp_path_factory.mktemp("planted") / "planted.jar"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(building, "sources", lambda: texts)
-        jar.write_bytes(building.jar_bytes(building.compiled(spark)))
-    return jar
+    return planted_jar(spark, jar, PLANTS | OFFSETS)
 
 
 @pytest.mark.slow
@@ -970,7 +992,7 @@ def test_a_reader_that_does_not_check_is_caught(
 ) -> None:
     """Checksum, queue id, header, end of the page; frames of another page fail their checksums."""
     _, _, _, damage = PLANTS[name]
-    _use(spark, monkeypatch, planted, name)
+    use_reader(spark, monkeypatch, planted, name)
     fill(tmp_path / "q")
     jvm = pages.read(spark, tmp_path / "q", reader="native")
     assert rows(jvm.drop("queue", "timestamp")) == plain(tmp_path / "q")
@@ -984,8 +1006,11 @@ def _offsets_hold(spark: SparkSession, path: Path) -> None:
     for part_bytes in (300, WHOLE):
         jvm = pages.read(spark, path, reader="native", partitionBytes=part_bytes)
         assert rows(jvm.drop("queue", "timestamp")) == wanted
-        assert rows(jvm.select("sequence", "timestamp_ns")) == [row[:2] for row in wanted]
-        assert rows(jvm.select("sequence")) == [row[:1] for row in wanted]
+        for names in (["sequence", "timestamp_ns"], ["sequence"]):
+            some = pages.read(
+                spark, path, reader="native", partitionBytes=part_bytes, columns=names
+            )
+            assert rows(some) == [row[: len(names)] for row in wanted]
 
 
 @pytest.mark.slow
@@ -999,7 +1024,7 @@ def test_offsets_that_are_off_by_one_are_caught(
 ) -> None:
     """At the beginning and the end of a piece, in times, sequences and payloads."""
     _offsets_hold(spark, filled)
-    _use(spark, monkeypatch, planted, name)
+    use_reader(spark, monkeypatch, planted, name)
     with pytest.raises((AssertionError, PySparkException)):
         _offsets_hold(spark, filled)
 
@@ -1023,7 +1048,7 @@ def test_a_filter_that_is_off_by_one_is_caught(
         monkeypatch.setattr(intervals, "of", lambda first, end: right(first, end + 1))
     else:
         monkeypatch.setattr(intervals, "of", lambda first, end: right(first + (first > 0), end))
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, PySparkException)):
         test_filters_are_exact_at_their_edges(spark, filled, kept)
 
 
@@ -1035,7 +1060,7 @@ def test_classes_of_javac_read_the_same(
     javac = shutil.which("javac")
     if javac is None:
         pytest.skip("needs javac")
-    texts = _renamed("byjavac")
+    texts = renamed("byjavac")
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     jars = os.path.join(os.path.dirname(pyspark.__file__), "jars", "*")
@@ -1051,7 +1076,7 @@ def test_classes_of_javac_read_the_same(
     with zipfile.ZipFile(building.jar(spark)) as jar:
         assert {name.replace("pagequeue/", "byjavac/") for name in jar.namelist()} == set(classes)
     (tmp_path / "byjavac.jar").write_bytes(building.jar_bytes(classes))
-    _use(spark, monkeypatch, tmp_path / "byjavac.jar", "byjavac")
+    use_reader(spark, monkeypatch, tmp_path / "byjavac.jar", "byjavac")
     jvm = pages.read(spark, filled, reader="native")
     assert rows(jvm.drop("queue", "timestamp")) == plain(filled)
     assert jvm.where("sequence < 5").count() == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,11 @@ import pyarrow.parquet as pq
 from archives import MINUTE_NS, PAGE_BYTES, START, send, stage
 
 from pagequeue.cli import main
-from pagequeue.spark.pipeline import QueueProfile, profile, profiling, report, table_layout
+from pagequeue.profile import report
+from pagequeue.spark.pipeline import QueueProfile, profile, profiling, table_layout
 from pagequeue.spark.pipeline.profile_counts import ARROW, counting
 from pagequeue.spark.pipeline.publish import Publisher
+from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,16 +120,17 @@ def test_rates_are_by_time() -> None:
 # --- with Spark -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("reader", [pytest.param("python", marks=pytest.mark.slow), "auto"])
 @pytest.mark.spark
 def test_queues_and_their_archive_have_the_same_figures(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, reader: str
 ) -> None:
     """Of queues the lags of consumers, of a table what it lacks; ranges by time."""
     send(tmp_path / "q1", 0, 200)
     send(tmp_path / "q2", 50, 80)
     with Queue(tmp_path / "q1") as queue, queue.consumer("worker") as consumer:
         consumer.seek(sequence=150)
-    found = profile(spark, tmp_path / "q*", partitionBytes=2000)
+    found = profile(spark, tmp_path / "q*", partitionBytes=2000, reader=reader)
     one, two = found.queues
     assert (one.queue, one.messages, one.lags) == (str(tmp_path / "q1"), 200, {"worker": 50})
     assert (two.messages, two.lag, two.first_timestamp) == (30, None, START + 50 * MINUTE_NS)
@@ -135,7 +139,7 @@ def test_queues_and_their_archive_have_the_same_figures(
     assert (one.missing, one.late, one.duplicates) == (0, 0, 0)
     assert one.rate == pytest.approx(1 / 60)
     since, until = START + 10 * MINUTE_NS, START + 60 * MINUTE_NS
-    part = profile(spark, [tmp_path / "q1"], since=since, until=until)
+    part = profile(spark, [tmp_path / "q1"], since=since, until=until, reader=reader)
     assert part.total.messages == 50
     with Publisher(str(tmp_path / "table")) as publisher:
         staged = publisher.staging()
@@ -188,7 +192,8 @@ def test_the_command_prints_and_draws(
     assert "drawn in" in out
     text = (tmp_path / "r.html").read_text()
     assert text.startswith("<!doctype html>")
-    assert "data:image/png;base64,iVBOR" in text
+    assert "Plotly.newPlot(" in text
+    assert re.findall(r"<(?:script|img|link)[^>]* (?:src|href)=", text) == []
     assert str(tmp_path / "q2") in text
     assert main(["spark", "profile", source, "--to", picture, "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
@@ -200,9 +205,9 @@ def test_the_command_prints_and_draws(
     assert main(["spark", "profile", source, "--to", picture]) == 1
     assert "exists already" in capsys.readouterr().err
     assert main(["spark", "profile", source, "--to", "report.pdf"]) == 2
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "plotly", None)
     assert main(["spark", "profile", source, "--to", page, "--force"]) == 1
-    assert "pip install 'pagequeue[plot]'" in capsys.readouterr().err
+    assert install_command("plot") in capsys.readouterr().err
     assert (tmp_path / "r.html").read_text() == text
 
 

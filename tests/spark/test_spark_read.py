@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import flip
-from tiers import slow_but_rows
 
 from pagequeue import Queue, Retention
 from pagequeue import format as fmt
@@ -30,6 +29,7 @@ PAGE_BYTES = 4096
 START = 1_700_000_000_000_000_000
 COUNT = 500
 READERS = ("python", "auto")
+"""The default is "auto"."""
 
 
 def fill(directory: Path, count: int = COUNT, label: str = "m", *, first: int = 0) -> Path:
@@ -129,7 +129,7 @@ def test_check_all_finds_damage_that_no_column_needs(
     for query in (table("all").count, table("all").agg(f.max("sequence")).collect):
         with pytest.raises(PySparkException, match=rf"{page.name}.*salvage"):
             query()
-    with pytest.raises(Exception, match="option check is 'some': give one of used, all"):
+    with pytest.raises(Exception, match="option check is 'some': give one of columns, used, all"):
         table("some").count()
 
 
@@ -174,14 +174,12 @@ def test_a_read_can_skip_messages_that_are_not_durable(
             rows(pages.read(spark, tmp_path / "q", reader=reader, durableOnly="yes"))
 
 
-PARTS = [(part_bytes, reader) for part_bytes in (400, 100, 5000, 1 << 30) for reader in READERS]
-SLOW_PARTS = [(100, "python")]
+PARTS = [(part_bytes, reader) for part_bytes in (400, 5000, 1 << 30) for reader in READERS]
+SMALLEST_PARTS = [(100, "auto"), pytest.param(100, "python", marks=pytest.mark.campaign)]
 """A process for each of hundreds of parts; 400 bytes are some parts to a page already."""
 
 
-@pytest.mark.parametrize(
-    ("part_bytes", "reader"), slow_but_rows([p for p in PARTS if p not in SLOW_PARTS], PARTS)
-)
+@pytest.mark.parametrize(("part_bytes", "reader"), [*PARTS, *SMALLEST_PARTS])
 def test_partitions_have_every_message_once(
     spark: SparkSession, filled: Path, part_bytes: int, reader: str
 ) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 from spark_support import attempt_fails
@@ -18,6 +19,7 @@ pytest.importorskip("pyarrow")
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
+from pagequeue import spark as pages
 from pagequeue.spark.columns import Table, schema_of
 from pagequeue.spark.options import read_options
 from pagequeue.spark.streaming import StreamReader
@@ -60,22 +62,41 @@ def copy(stream: DataFrame, target: Path, checkpoint: Path, **options: str) -> l
     return [json.loads(progress.json) for progress in query.recentProgress]
 
 
-def load(spark: SparkSession, path: Path | str, **options: object) -> DataFrame:
-    """Return a stream of queues."""
-    given = {name: str(value) for name, value in options.items()}
-    return spark.readStream.format("pagequeue").options(**given).load(str(path))
+class Load(Protocol):
+    """Returns a stream of queues, by one of the readers."""
+
+    def __call__(self, path: Path | str, **options: object) -> DataFrame:
+        """Return it."""
+
+
+NATIVE: Final = "pagequeue (native reader)"
+"""The source's name in the progress of a query."""
+
+
+@pytest.fixture(params=["python", "native"])
+def reader_name(request: pytest.FixtureRequest) -> str:
+    """Each reader in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def load(spark: SparkSession, reader_name: str) -> Load:
+    """What loads a stream by one of the readers."""
+    return partial(pages.read_stream, spark, reader=reader_name)
 
 
 def test_a_stream_copies_all_and_resumes_at_its_checkpoint(
-    spark: SparkSession, tmp_path: Path
+    load: Load, reader_name: str, tmp_path: Path
 ) -> None:
     """A restart from the checkpoint reads the new messages, and none twice."""
     send(tmp_path / "q", *numbers(0, 250))
-    stream = load(spark, tmp_path / "q", maxRecordsPerTrigger=100)
+    stream = load(tmp_path / "q", maxRecordsPerTrigger=100)
     done = copy(stream, tmp_path / "to", tmp_path / "check")
     assert [one["numInputRows"] for one in done if one["numInputRows"]] == [100, 100, 50]
+    assert (done[0]["sources"][0]["description"] == NATIVE) == (reader_name == "native")
     send(tmp_path / "q", *numbers(250, 300))
-    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
     assert payloads(tmp_path / "to") == numbers(0, 300)
     offsets = sorted(
         (tmp_path / "check" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)
@@ -83,37 +104,40 @@ def test_a_stream_copies_all_and_resumes_at_its_checkpoint(
     assert json.loads(offsets[-1].read_text().splitlines()[-1]) == {str(tmp_path / "q"): 300}
 
 
+@pytest.mark.parametrize(
+    "reader_name", ["python", pytest.param("native", marks=pytest.mark.slow)], indirect=True
+)
 @pytest.mark.parametrize("lost", ["commits", "commits and ledger kept", "offsets"])
 def test_a_batch_that_is_done_again_is_published_once(
-    spark: SparkSession, tmp_path: Path, lost: str
+    load: Load, tmp_path: Path, lost: str
 ) -> None:
     """The driver dies between its commit and Spark's: the batch comes again, and is known."""
     send(tmp_path / "q", *numbers(0, 200))
-    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
     last = max((tmp_path / "check" / "commits").glob("[0-9]*"))
     last.unlink()
     if lost == "offsets":  # also what the batch was is gone: the same id gets other rows
         send(tmp_path / "q", *numbers(200, 210))
         (tmp_path / "check" / "offsets" / last.name).unlink()
-        copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+        copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
         assert payloads(tmp_path / "to") == numbers(0, 200)
         return
-    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
     assert payloads(tmp_path / "to") == numbers(0, 200)
     send(tmp_path / "q", *numbers(200, 210))
-    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
     assert payloads(tmp_path / "to") == numbers(0, 210)
 
 
 @pytest.mark.slow
-def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> None:
+def test_queues_that_appear_later_join(load: Load, tmp_path: Path) -> None:
     """A glob is evaluated for each micro-batch; a new queue is read from its head."""
     send(tmp_path / "q1", *numbers(0, 10))
-    stream = load(spark, tmp_path / "q*", startingOffsets="latest")
+    stream = load(tmp_path / "q*", startingOffsets="latest")
     copy(stream, tmp_path / "to", tmp_path / "check")
     send(tmp_path / "q1", *numbers(10, 20))
     send(tmp_path / "q2", *numbers(100, 120))
-    stream = load(spark, tmp_path / "q*", startingOffsets="latest")
+    stream = load(tmp_path / "q*", startingOffsets="latest")
     copy(stream, tmp_path / "to", tmp_path / "check")
     assert sorted(payloads(tmp_path / "to")) == numbers(10, 20) + numbers(100, 120)
 
@@ -121,22 +145,20 @@ def test_queues_that_appear_later_join(spark: SparkSession, tmp_path: Path) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["raised", "killed"])
 def test_a_task_that_is_tried_again_writes_its_rows_once(
-    spark: SparkSession, tmp_path: Path, how: str
+    load: Load, tmp_path: Path, how: str
 ) -> None:
     """An exception, or a Python worker that is killed, in the first attempt of a micro-batch."""
     sent = numbers(0, 500)
     send(tmp_path / "from", *sent)
-    stream = load(spark, tmp_path / "from").select("payload")
+    stream = load(tmp_path / "from").select("payload")
     copy(stream.mapInArrow(attempt_fails(how), stream.schema), tmp_path / "to", tmp_path / "c")
     assert payloads(tmp_path / "to") == sent
 
 
 @pytest.mark.slow
-def test_a_stream_of_replicas_reads_newly_shipped_pages(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_of_replicas_reads_newly_shipped_pages(load: Load, tmp_path: Path) -> None:
     """Pages shipped later are read once; replicas of new hosts join."""
-    stream = load(spark, tmp_path / "ships" / "*")
+    stream = load(tmp_path / "ships" / "*")
     sent: list[bytes] = []
     for turn in range(3):
         for host in range(turn + 1):
@@ -152,11 +174,11 @@ def test_a_stream_of_replicas_reads_newly_shipped_pages(
 
 
 @pytest.mark.slow
-def test_processing_time_follows_a_live_producer(spark: SparkSession, tmp_path: Path) -> None:
+def test_processing_time_follows_a_live_producer(load: Load, tmp_path: Path) -> None:
     """Without an end: what is sent comes, in order."""
     send(tmp_path / "q", *numbers(0, 5))
     query = (
-        load(spark, tmp_path / "q").select("payload").writeStream.format("pagequeue")
+        load(tmp_path / "q").select("payload").writeStream.format("pagequeue")
         .option("path", str(tmp_path / "to")).option("checkpointLocation", str(tmp_path / "check"))
         .trigger(processingTime="0 seconds").start()
     )  # fmt: skip
@@ -170,19 +192,19 @@ def test_processing_time_follows_a_live_producer(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_consumers_name_holds_back_retention(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_consumers_name_holds_back_retention(load: Load, tmp_path: Path) -> None:
     """What Spark has not committed stays; what it has may go."""
     retention = Retention(max_bytes=3 * PAGE_BYTES)
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, retention=retention) as queue:
         send(tmp_path / "q", *numbers(0, 100))
-        stream = load(spark, tmp_path / "q", consumer="spark", maxRecordsPerTrigger=60)
+        stream = load(tmp_path / "q", consumer="spark", maxRecordsPerTrigger=60)
         copy(stream, tmp_path / "to", tmp_path / "check")
         (info,) = queue.consumers()
         assert info.name == "spark"
         send(tmp_path / "q", *numbers(100, 2000))
         queue.trim()
         assert queue.head_sequence <= 100
-        stream = load(spark, tmp_path / "q", consumer="spark")
+        stream = load(tmp_path / "q", consumer="spark")
         copy(stream, tmp_path / "to", tmp_path / "check")
         assert payloads(tmp_path / "to") == numbers(0, 2000)
         (info,) = queue.consumers()
@@ -193,19 +215,20 @@ def test_a_consumers_name_holds_back_retention(spark: SparkSession, tmp_path: Pa
 
 @pytest.mark.slow
 def test_messages_removed_before_a_stream_read_them_are_an_error(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, load: Load, tmp_path: Path
 ) -> None:
     """Messages that are lost to a query are an error, or skipped by choice."""
     send(tmp_path / "q", *numbers(0, 100))
-    copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
     send(tmp_path / "q", *numbers(100, 2000))
     with Queue(tmp_path / "q", retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
         queue.trim()
         head = queue.head_sequence
     assert head > 100
     with pytest.raises(StreamingQueryException, match="onExpired=skip"):
-        copy(load(spark, tmp_path / "q"), tmp_path / "to", tmp_path / "check")
-    copy(load(spark, tmp_path / "q", onExpired="skip"), tmp_path / "to", tmp_path / "check")
+        copy(load(tmp_path / "q"), tmp_path / "to", tmp_path / "check")
+    skipping = pages.read_stream(spark, tmp_path / "q", reader="auto", onExpired="skip")
+    copy(skipping, tmp_path / "to", tmp_path / "check")
     assert payloads(tmp_path / "to") == numbers(0, 100) + numbers(head, 2000)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("default_reader")]
 PAGE_BYTES = 4096
 TICK = np.dtype([("symbol", "S4"), ("price", "<f8"), ("size", "<u4"), ("at", "<M8[us]")])
 EVERYTHING = np.dtype(

@@ -286,3 +286,24 @@ def test_failed_sync_latches_the_queue_for_all_writers(
         assert other.durable_sequence == 0
         assert other.info().sync_failed
         assert payloads(other.replay()) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "fsync"])
+def test_sync_beside_another_process_whose_sync_fails_proves_nothing(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """I5: the failed one can have dropped what this one then left out."""
+    real = getattr(os, call)
+    with queue.producer() as producer, Queue(queue.directory) as other:
+        producer.send(b"a")
+        producer.rotate()
+        producer.send(b"b")
+
+        def failing_elsewhere(number: int) -> None:
+            real(number)
+            other._store.write_meta.latch(errno.EIO, 1)
+
+        monkeypatch.setattr(os, call, failing_elsewhere)
+        with pytest.raises(SyncFailed):
+            producer.flush()
+        assert queue.durable_sequence == 0

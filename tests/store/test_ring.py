@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import shutil
 import threading
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,15 +23,13 @@ from pagequeue import (
     Queue,
     QueueFull,
     Retention,
+    _core,
     verify_queue,
 )
 from pagequeue.system.directory import Directory
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-PAGE = 4096
-RING = 8 * PAGE
+PAGE = 8192
+RING = 4 * PAGE
 OS_PAGE = 4096
 QUICK_SEEDS = (0, 1, 2, 30, 38)
 """These execute every branch of the library that all forty do."""
@@ -92,14 +93,14 @@ def test_ring_without_named_consumers_drops_the_oldest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "page_bytes"),
     [
-        (64 << 20, 8 << 20),
-        (16 << 20, 2 << 20),
-        (100_000, 12288),
+        (64 << 20, 16 << 20),
+        (16 << 20, 4 << 20),
+        (100_000, 24576),
         (16384, 4096),
         (1 << 34, 64 << 20),
     ],
 )
-def test_pages_of_a_ring_are_an_eighth_of_it(tmp_path: Path, size: int, page_bytes: int) -> None:
+def test_pages_of_a_ring_are_a_quarter_of_it(tmp_path: Path, size: int, page_bytes: int) -> None:
     """At least an OS page, at most those of other queues."""
     with Queue(tmp_path, ring=size) as queue:
         assert queue.page_bytes == page_bytes
@@ -110,7 +111,7 @@ def test_pages_of_a_ring_are_an_eighth_of_it(tmp_path: Path, size: int, page_byt
     [
         ({"ring": 16383}, InvalidOption),
         ({"ring": 0}, InvalidOption),
-        ({"ring": True}, InvalidOption),
+        ({"ring": True}, TypeError),
         ({"ring": "1"}, TypeError),
         ({"ring": 1.5}, TypeError),
         ({"ring": RING, "page_bytes": RING}, InvalidOption),
@@ -389,7 +390,10 @@ def test_killed_while_a_page_is_used_again(
 
 def test_ring_takes_what_fits_into_one_page(tmp_path: Path) -> None:
     """After a power cut it is one run of pages, which could begin inside of a large message."""
-    with Queue(tmp_path / "q", ring=1 << 20) as queue, queue.producer() as producer:
+    with (
+        Queue(tmp_path / "q", ring=1 << 20, page_bytes=1 << 17) as queue,
+        queue.producer() as producer,
+    ):
         large = bytes(1 << 18)
         with pytest.raises(MessageTooLarge, match="a ring takes what fits into one page"):
             producer.send(large)
@@ -433,3 +437,119 @@ def test_power_cut_leaves_no_group_before_the_head(tmp_path: Path) -> None:
         while len(found) < left:
             found += [claim.message.sequence for claim in group.claim_many(left, timeout=1.0)]
         assert found == list(range(queue.head_sequence, queue.tail_sequence))
+
+
+# --- maps that readers keep -----------------------------------------------------------------------
+
+
+def is_locked(path: Path) -> bool:
+    """Whether an open file of a page shares its lock."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def maps_of_pages(directory: Path) -> list[str]:
+    """Return the maps that this process has of pages, those of removed files included."""
+    lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    return [line for line in lines if str(directory) in line and ".page" in line]
+
+
+def test_reader_maps_each_file_of_a_ring_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first lap it opens no page; the maps go with the queue."""
+    with (
+        Queue(tmp_path, ring=RING, full_timeout=5) as queue,
+        Queue(tmp_path) as receiver,
+    ):
+        consumer = receiver.consumer("reader")
+        lap(queue, consumer)
+        genuine = Directory.open
+
+        def opened(folder: Directory, name: str, *, writable: bool) -> _core.Descriptor:
+            assert not name.endswith(".page")
+            return genuine(folder, name, writable=writable)
+
+        monkeypatch.setattr(Directory, "open", opened)
+        lap(queue, consumer)
+        assert len(maps_of_pages(tmp_path)) > RING // PAGE
+    assert not maps_of_pages(tmp_path)
+
+
+def test_reader_shares_the_lock_of_the_page_that_it_is_in_alone(tmp_path: Path) -> None:
+    """I13: the lock, and not the map, is what keeps a page from being used again."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+        lap(queue, queue.consumer("reader"))
+    with Queue(tmp_path) as queue:  # no producer has mapped a page
+        consumer, seen = queue.consumer(), set[Path]()
+        while (message := consumer.poll()) is not None:
+            locked = [page for page in files(tmp_path) if is_locked(page)]
+            assert len(locked) == 1
+            seen.update(locked)
+            assert message.payload == body(message.sequence)
+        assert sorted(seen) == files(tmp_path)[: len(seen)]
+        assert len(seen) > 3
+
+
+def test_view_that_a_child_of_a_fork_has_keeps_the_page(tmp_path: Path) -> None:
+    """I13: the child's view goes on to show its message, when its parent reads on."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        queue.rotate()
+        producer.send_many([bytes([n]) * 64 for n in range(3)])
+        batch = consumer.receive_many(3)
+        array = batch.to_numpy(np.dtype("V64"))
+        assert array.base is not None  # a view, and no copy
+        begin, go = os.pipe()
+        told, tell = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            os.read(begin, 1)
+            same = [array[n].tobytes() for n in range(3)] == [bytes([n]) * 64 for n in range(3)]
+            os.write(tell, b"same" if same else b"other")
+            os._exit(0)
+        del array, batch
+        consumer.ack()
+        for _ in range(3):
+            lap(queue, consumer)
+        os.write(go, b"1")
+        assert os.read(told, 10) == b"same"
+        os.waitpid(child, 0)
+        for fd in (begin, go, told, tell):
+            os.close(fd)
+        lap(queue, consumer)
+        assert queue.verify().ok
+
+
+def test_removed_files_of_a_ring_are_unmapped(tmp_path: Path) -> None:
+    """Another producer makes the pages anew: the old ones are gone when the next is mapped."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as receiver:
+        consumer = receiver.consumer("reader")
+        for _ in range(5):
+            with Queue(tmp_path, full_timeout=5) as queue:
+                lap(queue, consumer, 10)
+        assert len(maps_of_pages(tmp_path)) <= RING // PAGE + 1
+
+
+def test_ring_of_many_pages_keeps_few_files_open(tmp_path: Path) -> None:
+    """A file open for each page of 1,000 and more would be too many for most processes."""
+    before = len(os.listdir("/proc/self/fd"))
+    with (
+        Queue(tmp_path, ring=300 * OS_PAGE, page_bytes=OS_PAGE, full_timeout=5) as queue,
+        queue.producer() as producer,
+    ):
+        consumer = queue.consumer("reader")
+        for sequence in range(1200):
+            producer.send(body(sequence)[:900].ljust(900, b"."))
+            if sequence >= 800:
+                message = consumer.receive(5)
+                assert message.sequence == sequence - 800
+                consumer.ack()
+        assert len(files(tmp_path)) > 200
+        assert len(os.listdir("/proc/self/fd")) < before + 50
+        assert queue.verify().ok

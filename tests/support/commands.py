@@ -57,6 +57,7 @@ COMMANDS = {
     "export": Command("{q} --to {new}.jsonl"),
     "import": Command("{new} --from {rows}"),
     "plot": Command("{q} --to {new}.png"),
+    "profile": Command("{q}"),
     "trim": Command("{q} --max-age 1d --rotate"),
     "rotate": Command("{q}"),
     "compress": Command("{q} --rotate"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+from hypothesis import HealthCheck, settings
 from loops import LOOPS
 from spark_support import start_session, why_not
 from support import SMALL, Clock, files
@@ -31,6 +32,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # If the tests run in the shell's background, its children ignore Ctrl-C, which is tested.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# How long an example takes says how busy the machine is.
+settings.register_profile("pagequeue", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pagequeue")
+
 # Without byte code each of some thousand processes would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -42,8 +47,12 @@ NO_SPARK = "needs Spark: "
 SPARK_TESTS = "tests/spark/"
 LONGEST = (
     "spark",
-    "tests/multiprocessing/test_multiprocessing_machine.py",
+    "tests/docs/test_readme.py",
     "tests/cli/test_cli_endings.py",
+    "stress/tests/test_cut_simulator.py",
+    "stress/tests/test_disks.py",
+    "tests/multiprocessing/test_multiprocessing_machine.py",
+    "tests/multiprocessing/test_multiprocessing_stdlib.py",
     "tests/maintenance/test_compress_failing.py",
 )
 """Files, and all of Spark's as one, that processes begin with: one left for last is waited for."""
@@ -191,6 +200,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return what `-n auto` is: one more than there are cores, because many tests wait.
+
+    xdist asks before `pytest_configure`, so the conftest itself has this hook too.
+    """
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # xdist takes that
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa: ANN401 - xdist's
     """Give each test process whole files, and one process all of `tests/spark`: one session.
 
@@ -271,6 +291,16 @@ def spark() -> Iterator[SparkSession]:
     started = start_session()
     yield started
     started.stop()
+
+
+@pytest.fixture(params=["auto", pytest.param("python", marks=pytest.mark.slow)])
+def default_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What Spark reads with where a test does not say: each reader in turn."""
+    from pagequeue.spark import options  # noqa: PLC0415 - needs PySpark
+
+    name: str = request.param
+    monkeypatch.setattr(options, "READERS", (name, *sorted({*options.READERS} - {name})))
+    return name
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def die_at(directory: str, label: str, piece: int, count: int, step: int) -> boo
         steps = Steps(step)
         for owner, name in (
             (Directory, "make"), (Directory, "rename"), (Directory, "remove"), (Directory, "sync"),
-            (os, "rename"), (Producer, "send_many"), (Producer, "freeze"),
+            (os, "rename"), (Producer, "send_many"), (Producer, "_freeze_page"),
             (Producer, "_bulk_commit"),
         ):  # fmt: skip
             steps.watch(owner, name)

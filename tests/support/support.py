@@ -528,8 +528,8 @@ def wait_for_message(directory: str, how: str) -> None:
             "send": lambda: queue.producer().send(b"x"),
             "merge": lambda: merge([queue, queue], follow=True).receive(),
         }
-        print_now("waiting")
         try:
+            print_now("waiting")
             waits[how]()
         except KeyboardInterrupt:
             print_now("interrupted")

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 
 class Upstream:
-    """An iterator of numbered elements that counts its reads, and can be made to wait."""
+    """An iterator of numbered elements that counts its reads, and can be made to wait.
+
+    Attributes:
+        is_asked: whether it was ever asked for an element.
+    """
 
     def __init__(self, end: int, begin: int = 0, size_bytes: int = 0) -> None:
         self.end = end
@@ -24,11 +28,13 @@ class Upstream:
         self.error: BaseException | None = None
         self.gate = threading.Event()
         self.gate.set()
+        self.is_asked = False
 
     def __iter__(self) -> Iterator[bytes]:
         return self
 
     def __next__(self) -> bytes:
+        self.is_asked = True
         self.gate.wait(PATIENCE)
         if self.drawn == self.end:
             raise self.error or StopIteration

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
@@ -177,7 +178,15 @@ def test_unlocking_that_fails_is_a_typed_error_and_closing_releases_the_lock(
 ) -> None:
     """Closing the descriptor releases it."""
     first, second = locks
+    genuine = fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        if how == fcntl.LOCK_UN:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        genuine(fd, how)
+
     monkeypatch.setattr(portalocker, "unlock", failing)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(errors.SystemLimit, match="while unlocking"), first.exclusive(1, "testing"):
         pass
     assert not second.try_exclusive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import signal
 import struct
@@ -35,6 +36,7 @@ MARK = 0x3FFFFFFE
 MUTEX = field_of(fmt.WRITE_META, "mutex")
 LOCKED_BYTE = 1 << 39
 PID_NAMESPACE = ("unshare", "-p", "-f", "--mount-proc", "--kill-child")
+MOUNT_NAMESPACE = ("unshare", "-m")
 CLOCK_AHEAD = ("unshare", "-T", "--monotonic", "100000", "-f", "--kill-child")
 SHORT = 0.1
 
@@ -55,6 +57,7 @@ def needs(*command: str) -> pytest.MarkDecorator:
 
 own_ids = needs(*PID_NAMESPACE)
 own_clock = needs(*CLOCK_AHEAD)
+own_mounts = needs(*MOUNT_NAMESPACE)
 
 
 def inside(before: tuple[str, ...], code: str, *args: object) -> subprocess.Popen[str]:
@@ -376,6 +379,45 @@ def test_dead_worker_of_a_container_is_noticed_at_once(tmp_path: Path) -> None:
         os.kill(child_of(worker), signal.SIGKILL)
         worker.communicate()
         assert [group.claim(timeout=10).message.sequence for _ in range(3)] == [0, 1, 2]
+
+
+MOUNTED_APART = """
+import sys
+from pagequeue import NothingReceived, Queue
+with Queue(sys.argv[1]) as queue, queue.group("workers") as group:
+    found = []
+    try:
+        while True:
+            found.append(group.claim(timeout=0))
+    except NothingReceived:
+        print([[claim.message.sequence, claim.deliveries] for claim in found])
+"""
+
+
+@own_mounts
+@pytest.mark.parametrize("flushed_after", [None, 10])
+def test_acknowledgements_hold_in_a_container_with_another_mount(
+    tmp_path: Path, flushed_after: int | None
+) -> None:
+    """The queue was closed in this one: only what was not acknowledged is delivered, and once."""
+    path = tmp_path / "q"
+    with (
+        Queue(path, page_bytes=SMALL) as queue,
+        queue.producer() as producer,
+        queue.group("workers") as group,
+    ):
+        producer.send_many([b"%d" % i for i in range(100)])
+        for count, claim in enumerate(group.claim_many(60)):
+            if claim.message.sequence % 6:
+                claim.ack()
+            else:
+                claim.nack()
+            if count == flushed_after:
+                group.flush()
+    wanted = [(i, 2) for i in range(0, 60, 6)] + [(i, 1) for i in range(60, 100)]
+    for further in range(3):  # each container closes the queue for the next one
+        found = finish(inside(MOUNT_NAMESPACE, MOUNTED_APART, path))
+        assert sorted(json.loads(found)) == [[i, count + further] for i, count in wanted]
 
 
 LATER = """

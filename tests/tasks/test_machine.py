@@ -301,7 +301,7 @@ class Tasks(RuleBasedStateMachine):
 
 TestTasks = Tasks.TestCase
 TestTasks.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None,
+    max_examples=60, stateful_step_count=40,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
 )  # fmt: skip
 

@@ -204,6 +204,6 @@ class Stores(RuleBasedStateMachine):
 
 TestStores = Stores.TestCase
 TestStores.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None,
+    max_examples=25, stateful_step_count=30,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
 )  # fmt: skip

@@ -425,7 +425,7 @@ WRONG: list[tuple[Callable[[TaskStore], object], type[Exception]]] = [
         lambda store: store.modify(insert=[NewTask("a", 1, key="k"), NewTask("a", 1, key="k")]),
         errors.InvalidOption,
     ),
-    (lambda store: store.claim([], timeout=0), TypeError),
+    (lambda store: store.claim([], timeout=0), errors.InvalidOption),
     (lambda store: store.claim([1], timeout=0), TypeError),  # type: ignore[list-item]
     (lambda store: store.claim("a", lease=0, timeout=0), errors.InvalidOption),
     (lambda store: store.claim("a", lease=float("nan"), timeout=0), errors.InvalidOption),
@@ -510,8 +510,8 @@ def test_claim_waits_for_a_task_of_another_process_without_polling(tmp_path: Pat
 def test_claim_waits_for_the_time_of_a_scheduled_task(tmp_path: Path) -> None:
     """Not for an entry: none comes."""
     with TaskStore(tmp_path / "store", page_bytes=PAGE) as store:
-        store.insert("a", 1, at=timedelta(seconds=0.4))
         began = time.monotonic()
+        store.insert("a", 1, at=timedelta(seconds=0.4))
         claim = store.claim("a", timeout=60.0)
         assert 0.39 <= time.monotonic() - began < 10
         store.insert("b", 1)

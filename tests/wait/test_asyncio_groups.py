@@ -85,7 +85,7 @@ def test_returned_or_delayed_message_is_claimed_by_a_waiting_coroutine(
 
     async def main() -> None:
         queue.producer().send(b"x")
-        with queue.group("workers", lease=0.1) as group:
+        with queue.group("workers") as group, queue.group("workers", lease=0.1) as brief:
             for delay in (0.0, 0.05):
                 claim = await group.claim_async(PATIENCE)
                 task = asyncio.ensure_future(group.claim_async(PATIENCE))
@@ -94,8 +94,10 @@ def test_returned_or_delayed_message_is_claimed_by_a_waiting_coroutine(
                 again = await task
                 assert again.message.sequence == 0
                 again.nack()
-            deliveries = (await group.claim_async(PATIENCE)).deliveries
-            assert (await group.claim_async(PATIENCE)).deliveries == deliveries + 1  # its lease
+            deliveries = (await brief.claim_async(PATIENCE)).deliveries
+            again = await group.claim_async(PATIENCE)
+            assert again.deliveries == deliveries + 1  # its lease ended
+            again.nack()
             other = queue.group("workers")
             held = await other.claim_async(PATIENCE)
             task = asyncio.ensure_future(group.claim_async(PATIENCE))

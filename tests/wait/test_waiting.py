@@ -20,11 +20,12 @@ from support import (
     send_for_ever,
     send_lines,
     start,
+    until,
     wait_for_message,
 )
 from tools import missing
 
-from pagequeue import NothingReceived, Queue, _core
+from pagequeue import Consumer, NothingReceived, Queue, _core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,10 +69,14 @@ def test_sleeper_is_woken_well_before_its_slice_ends(queue: Queue) -> None:
     other = start(send_lines.__name__, queue.directory)
     assert other.stdin is not None
     consumer = queue.consumer()
-    took = []
+    took: list[float] = []
     try:
         ready(other)
-        for i in range(15):
+        for i in range(75):
+            if i % 15 == 0 and took:  # a busy machine can only worsen the measurement
+                if statistics.median(took) < 0.03:
+                    break
+                took.clear()
             sent: list[float] = []
 
             def send(text: str = f"{i}\n", sent: list[float] = sent) -> None:
@@ -95,7 +100,8 @@ def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue
     """I7: a publisher that dies between publishing and waking delays a waiter by a slice only."""
     consumer, producer = queue.consumer(), queue.producer()
     region = queue._store.write_meta.region
-    for _ in range(3):
+    took = []
+    for _ in range(3):  # one may be late on a busy machine
         received: list[float] = []
 
         def read(received: list[float] = received) -> None:
@@ -104,12 +110,13 @@ def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue
 
         thread = threading.Thread(target=read)
         thread.start()
-        time.sleep(0.05)
+        until(lambda: region.load_half(WAITERS) == 1)
         region.store_half(WAITERS, 0)  # the publisher finds no waiter
         sent = time.monotonic()
         producer.send(b"a")
-        thread.join(5)
-        assert received[0] - sent < 1
+        thread.join()
+        took.append(received[0] - sent)
+    assert min(took) < 1
 
 
 def test_sleeper_outlives_a_killed_publisher(queue: Queue, tmp_path: Path) -> None:
@@ -190,12 +197,15 @@ def test_other_threads_run_while_one_waits(queue: Queue) -> None:
     received = []
     thread = threading.Thread(target=lambda: received.append(consumer.receive(10)))
     thread.start()
-    begun, longest, last = time.monotonic(), 0.0, time.monotonic()
-    while (now := time.monotonic()) - begun < 0.5:
-        longest, last = max(longest, now - last), now
+    for _ in range(5):  # a busy machine can only worsen the measurement
+        begun, longest, last = time.monotonic(), 0.0, time.monotonic()
+        while (now := time.monotonic()) - begun < 0.5:
+            longest, last = max(longest, now - last), now
+        if longest < 0.25:
+            break
     assert longest < 0.25
     queue.producer().send(b"a")
-    thread.join(5)
+    thread.join()
     assert len(received) == 1
 
 
@@ -214,18 +224,21 @@ def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
     assert len(queue) == 1
     assert time.monotonic() - begun < SOON
     end(holder)
-    thread.join(5)
+    thread.join()
     assert len(queue) == 2
 
 
-def futex_calls(queue: Queue, out: Path, count: int, *, sleeper: bool) -> int:
-    """Return how many futex calls a process makes that sends so many messages."""
+def wakes(queue: Queue, out: Path, count: int, *, sleeper: bool) -> int:
+    """Return how many futex calls to wake other processes one makes that sends so many messages.
+
+    What threads of one process wake each other by is named `FUTEX_WAKE_PRIVATE`.
+    """
     strace = ("strace", "-f", "-qq", "-e", "trace=futex", "-o", str(out))
     process = start(send_counted.__name__, queue.directory, count, before=strace, sleeper=sleeper)
     _, err = process.communicate(timeout=60)
     if process.returncode != 0:
         missing("strace", f"it does not work here: {err.strip()}")
-    return out.read_text(encoding="utf-8").count("futex(")
+    return out.read_text(encoding="utf-8").count("FUTEX_WAKE, ")
 
 
 @pytest.mark.tool("strace")
@@ -233,11 +246,8 @@ def test_producer_makes_no_system_call_to_wake_without_a_waiter(
     queue: Queue, tmp_path: Path
 ) -> None:
     """I7: waking costs a system call only if a waiter may be asleep, and then it is made."""
-    none = futex_calls(queue, tmp_path / "none", 0, sleeper=False)
-    idle = futex_calls(queue, tmp_path / "idle", 2000, sleeper=False)
-    awake = futex_calls(queue, tmp_path / "awake", 2000, sleeper=True)
-    assert idle - none < 50
-    assert awake - none >= 2000
+    assert wakes(queue, tmp_path / "idle", 2000, sleeper=False) == 0
+    assert wakes(queue, tmp_path / "awake", 2000, sleeper=True) == 2000
     assert len(queue) == 4000
 
 
@@ -245,14 +255,19 @@ def test_one_message_wakes_all_sleepers(queue: Queue) -> None:
     """I7: every consumer that sleeps is woken, not the first one only."""
     woken: list[float] = []
 
-    def read() -> None:
-        queue.consumer(latest=True).receive(10)
+    def read(consumer: Consumer) -> None:
+        consumer.receive(10)
         woken.append(time.monotonic())
 
-    took = []
-    for _ in range(5):
+    took: list[float] = []
+    for i in range(25):
+        if i % 5 == 0 and took:  # a busy machine can only worsen the measurement
+            if statistics.median(took) < 0.04:
+                break
+            took.clear()
         woken.clear()
-        threads = [threading.Thread(target=read) for _ in range(4)]
+        consumers = [queue.consumer(latest=True) for _ in range(4)]
+        threads = [threading.Thread(target=read, args=(consumer,)) for consumer in consumers]
         for thread in threads:
             thread.start()
         time.sleep(0.05)

@@ -18,7 +18,7 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.bulk.publisher import BulkPublisher, StagingDirectory, check_no_ring, too_many_pages
 from pagequeue.bulk.staged_pages import Chunk, Staging, chunk_of, stage
-from pagequeue.columns.inputs import COLUMNS
+from pagequeue.columns.inputs import COLUMNS, bytes_of
 from pagequeue.page.fragments import fragment_count
 from pagequeue.send.producer import Producer, overtaken
 
@@ -135,6 +135,7 @@ class PayloadWriter(io.RawIOBase):
         self._writer: FragmentWriter | None = None
         self._guard = threading.Lock()
         self._is_done = False
+        self._pages_checked = 0
         self.sequence: int | None = None
 
     def writable(self) -> bool:
@@ -149,14 +150,15 @@ class PayloadWriter(io.RawIOBase):
         """Append bytes to the payload; return how many.
 
         Raises:
+            TypeError: they are not bytes-like, or hold addresses of objects.
             DiskFull: they do not fit on the disk; the message cannot be sent any more.
             MessageTooLarge: `max_bytes` cannot hold the message, or it exceeds 2**40 bytes.
             ClosedError, ForkedError: the producer cannot be used.
         """
-        with self._guard, memoryview(data) as view, view.cast("B") as given:
+        with self._guard, bytes_of(data) as given:
             if self._is_done:
                 raise ValueError("I/O operation on closed file")
-            self._producer.check_open()
+            self._producer._check_open()  # noqa: SLF001 - no user's
             if self._writer is None and len(self._spool) + len(given) <= self._spool_max:
                 self._spool += given
             else:
@@ -166,7 +168,11 @@ class PayloadWriter(io.RawIOBase):
             return len(given)
 
     def _check_room(self, size: int) -> None:
-        check_size(self._store, np.array([size], np.int64))
+        """Check a size of the payload, where it takes more pages than the last one checked."""
+        pages = fragment_count(self._store.meta.page_bytes, size)
+        if pages > self._pages_checked:
+            check_size(self._store, np.array([size], np.int64))
+            self._pages_checked = pages
 
     def _begin_pages(self) -> FragmentWriter:
         store = self._store
@@ -197,7 +203,7 @@ class PayloadWriter(io.RawIOBase):
             self._release()
 
     def _send(self) -> None:
-        self._producer.check_open()
+        self._producer._check_open()  # noqa: SLF001 - no user's
         if self._writer is None or self._staging is None:
             self.sequence = send_bytes(self._producer, bytes(self._spool), self._timestamp)
             return
@@ -207,7 +213,7 @@ class PayloadWriter(io.RawIOBase):
         with BulkPublisher(self._store, deadline) as publisher:
             sent = publisher.append(staged, timeout=deadline - time.monotonic())
         self.sequence = sent.start
-        self._producer.flush_if_asked(sent.stop)
+        self._producer._flush_if_asked(sent.stop)  # noqa: SLF001 - no user's
 
     def discard(self) -> None:
         """Send nothing, and remove what was written."""

@@ -18,7 +18,7 @@ from pagequeue.bulk.staged_pages import Chunk
 from pagequeue.columns import inputs
 from pagequeue.columns.inputs import FixedRows, VarRows
 from pagequeue.send.codec_producer import columns_for, payloads_for
-from pagequeue.util.numbers import whole
+from pagequeue.util.arguments import text, value_error, whole
 from pagequeue.util.optional import load, pyarrow
 from pagequeue.wait.coroutine import check_timeout
 
@@ -175,7 +175,7 @@ async def publish_async(
     """Publish as `publish` does, in a thread of the event loop's pool."""
     fixed = payloads if inputs.is_columnar(payloads) else list(payloads)
     if timestamps is not None and not inputs.is_columnar(timestamps):
-        timestamps = list(timestamps)
+        timestamps = inputs.items_of(timestamps)
     found: list[range] = []
 
     def run(job: SharedJob) -> None:
@@ -194,26 +194,19 @@ def _checked(store: Store, writer: str, piece: int) -> tuple[str, int]:
     """Return the name of a writer and the number of its piece.
 
     Raises:
-        TypeError, InvalidOption: one is invalid.
+        InvalidType, InvalidOption: one is invalid.
     """
-    if not isinstance(writer, str):
-        raise TypeError(f"writer must be a str, not {type(writer).__name__}")
-    number = whole("piece", piece)
+    path = store.folder.path
+    writer = text("writer", writer)
+    number = whole(
+        "piece", piece, 0, fmt.SEQUENCE_MAX, path=path,
+        remedy="give a number from 0 to 2**63 - 1, higher for each piece",
+    )  # fmt: skip
     try:
         length = len(writer.encode())
     except UnicodeEncodeError:
         length = 0
     if not 0 < length <= WRITER_BYTES_MAX:
-        raise errors.InvalidOption(
-            f"the name of a writer has 1 to {WRITER_BYTES_MAX} bytes in UTF-8, and {writer[:40]!r} "
-            "has not",
-            path=store.folder.path,
-            remedy="give another name",
-        )
-    if not 0 <= number <= fmt.SEQUENCE_MAX:
-        raise errors.InvalidOption(
-            f"piece is {number}",
-            path=store.folder.path,
-            remedy="give a number from 0 to 2**63 - 1, higher for each piece",
-        )
+        remedy = f"give a name of 1 to {WRITER_BYTES_MAX} bytes in UTF-8"
+        raise value_error("writer", writer, remedy, path=path)
     return writer, number

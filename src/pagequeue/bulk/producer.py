@@ -17,22 +17,31 @@ if TYPE_CHECKING:
 
     from pagequeue import _core
     from pagequeue.meta.write_meta import Tail
+    from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import Clock
 
 
 STAGING_AHEAD_BYTES: Final = 16 << 20
 """So many bytes of a staged page are taken from memory ahead of need, in the background."""
+MAPPED_MAX: Final = 16
+"""So many staged pages stay mapped until they are committed; each has descriptors open."""
 
 
 class BulkProducer(Producer):
-    """A producer with the steps of a bulk commit, for `bulk` alone."""
+    """A producer with the steps of a bulk commit, for `bulk` alone.
 
-    __slots__ = ("_check", "_is_staging", "_rest_bytes")
+    Attributes:
+        mapped: pages of a temporary queue that were written to, by number; not all if there are
+            many.
+    """
+
+    __slots__ = ("_check", "_is_staging", "_rest_bytes", "mapped")
 
     _check: Callable[[], None] | None
     _is_staging: bool
     _rest_bytes: int
+    mapped: dict[int, WritablePage]
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach as `Producer` does."""
@@ -40,6 +49,7 @@ class BulkProducer(Producer):
         self._check = None
         self._is_staging = False
         self._rest_bytes = 0
+        self.mapped = {}
         return self
 
     def stage_only(self) -> None:
@@ -112,10 +122,21 @@ class BulkProducer(Producer):
             self._send_columns(payloads, None if times is None else times.tobytes())
         else:
             self.send_many(payloads, timestamps=times)
+        page = self._page
+        if self._is_staging and page is not None and len(self.mapped) < MAPPED_MAX:
+            self.mapped[page.number] = page
 
     def roll_from(self, number: int) -> None:
         """Seal page `number`, unless that was done already, and continue in the next one."""
         self._roll_from(number)
+
+    def seal(self) -> None:
+        """Seal the active page, even an empty one."""
+        self._seal()
+
+    def freeze(self) -> Tail | None:
+        """Stop all processes from writing to the active page; None: try again (M3)."""
+        return self._freeze_page()
 
     def commit_pages(self, page: _core.Region, header: bytes, beyond: Tail) -> None:
         """Publish all pages from the next one on, up to a tail (M6 to M8).

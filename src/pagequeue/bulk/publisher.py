@@ -409,10 +409,9 @@ class BulkPublisher:
                 raise starved(self._folder.path, time.monotonic() - began)
             if store.write_meta.failed_errno:  # before the preparation lock, which it needs
                 store.flusher.resume()
-            first = self._first_page()
-            if store.roller.make_room is not None:  # for all pages, before any is renamed
-                last = first + len(staged.pages) - 1
-                store.roller.make_room(last, producer.check_wanted, deadline)
+            first = self._make_room(producer, len(staged.pages), deadline)
+            if first is None:
+                continue
             producer.check_wanted()
             sequences = None
             try:
@@ -431,6 +430,7 @@ class BulkPublisher:
                 path=store.folder.path,
                 remedy="call again",
             )
+        staged.unmap(store.background)
         if store.after_roll is not None:
             store.background.submit(store.after_roll)
         return sequences
@@ -446,12 +446,39 @@ class BulkPublisher:
         if at is not None and tail.sequence != at:
             raise overtaken(self._store, tail.sequence)
 
+    def _make_room(self, producer: BulkProducer, count: int, deadline: float) -> int | None:
+        """Make room for all pages, before any is renamed; None: try again.
+
+        Returns:
+            the number of the first page, unless producers roll meanwhile.
+        """
+        store, first = self._store, self._first_page()
+        last = first + count - 1
+        if last - store.tail.page_number >= store.page_limit:
+            # The next page is there already, of a producer that rolls, or that died then. With the
+            # active page before it there would never be room for these.
+            with self._prepared("publishing pages"):
+                self._use_up_next_page(producer)
+            return None
+        if store.roller.make_room is not None:
+            store.roller.make_room(last, producer.check_wanted, deadline)
+        return first
+
     def _first_page(self) -> int:
         """Return the number that the first page gets, unless producers roll meanwhile."""
         number = self._store.tail.page_number + 1
         while self._folder.exists(fmt.page_name(self._prefix, number)):
             number += 1
         return number
+
+    def _use_up_next_page(self, producer: BulkProducer) -> int:
+        """Roll until no page follows the active one; return its number."""
+        store = self._store
+        active = store.tail.page_number
+        while store.roller.take(active + 1):
+            producer.roll_from(active)  # not from the next one, if others rolled
+            active = store.tail.page_number
+        return active
 
     def _publish_staged(
         self,
@@ -473,10 +500,7 @@ class BulkPublisher:
         self._check_at(store.tail, at)
         # M2. Use up the page after the active one; no process can create another. Dies here: the
         #     queue has rolled.
-        active = store.tail.page_number
-        while store.roller.take(active + 1):
-            producer.roll_from(active)  # not from the next one, if others rolled
-            active = store.tail.page_number
+        active = self._use_up_next_page(producer)
         if active + 1 > first_page:
             return None
         # M3. Freeze the active page: no producer writes to it any more. Dies here: producers treat

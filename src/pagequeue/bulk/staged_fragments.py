@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 STAGED_PREFIX: Final = "fragment"
 """Prefix of the names of staged pages with fragments."""
+WRITE_BYTES: Final = 2 << 20
+"""So much is written at once: larger calls leave the processor's cache before they are copied."""
 GATHER_BYTES: Final = 1 << 16
 """Less than this is gathered in memory before it is written to the file."""
 
@@ -170,19 +172,15 @@ class FragmentWriter:
             if self._file is None or self._size == self._room:
                 self._end_page()
                 self._begin_page()
-            filled = self._size % fmt.FRAGMENT_BLOCK_BYTES
-            step = min(count - done, fmt.FRAGMENT_BLOCK_BYTES - filled, self._room - self._size)
+            step = min(count - done, WRITE_BYTES, self._room - self._size)
             with given[done : done + step] as part:
-                self._write_part(part, continues=filled > 0)
+                self._write_part(part)
             done += step
 
-    def _write_part(self, part: memoryview, *, continues: bool) -> None:
-        """Write bytes of one block; `continues`: it was begun already."""
+    def _write_part(self, part: memoryview) -> None:
+        """Write bytes of one page: by one call, because the system then takes larger folios."""
         assert self._file is not None
-        if continues:
-            self._checksums[-1] = _core.crc32c(part, self._checksums[-1])
-        else:
-            self._checksums.append(_core.crc32c(part, self._start))
+        self._add_checksums(part)
         position = self._begin + self._size
         try:
             with self._file as fd:
@@ -195,6 +193,18 @@ class FragmentWriter:
             raise_typed(error, self._path, "writing a fragment")
         self._size += len(part)
         self.payload_bytes += len(part)
+
+    def _add_checksums(self, part: memoryview) -> None:
+        """Continue the checksum of the block that was begun, and add those of the others."""
+        done, block_bytes = 0, fmt.FRAGMENT_BLOCK_BYTES
+        while done < len(part):
+            filled = (self._size + done) % block_bytes
+            with part[done : done + block_bytes - filled] as block:
+                if filled:
+                    self._checksums[-1] = _core.crc32c(block, self._checksums[-1])
+                else:
+                    self._checksums.append(_core.crc32c(block, self._start))
+                done += len(block)
 
     def _begin_page(self) -> None:
         meta, number = self._meta, self._number + len(self._done)

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.page.page import WritablePage
+    from pagequeue.util.worker import Background
 
 BATCH_BYTES: Final = 1 << 20
 EMPTY_PREFIX: Final = "empty"
@@ -90,6 +92,8 @@ class StagedPage(NamedTuple):
         counted_from: its first sequence in the temporary queue.
         time: of the large message that it belongs to, in ns; 0: that of the commit.
         is_sealed: whether it gets an end-of-page mark, if it is empty.
+        mapped: the page as it was written to, so that its memory is not mapped again; None: it has
+            to be.
     """
 
     prefix: str
@@ -100,6 +104,7 @@ class StagedPage(NamedTuple):
     counted_from: int = 0
     time: int = 0
     is_sealed: bool = False
+    mapped: WritablePage | None = None
 
 
 class StagedPages:
@@ -123,13 +128,19 @@ class StagedPages:
     ) -> None:
         self._path = path
         self.is_synced = is_synced
-        self.pages = pages
+        self.pages: list[StagedPage] = pages
         self.position = position
         self.first_time = first_time
 
     def folder(self, store: Store) -> Directory:
         """Open the directory that contains them."""
         return Directory(self._path, create=False, trust=store.folder.trust)
+
+    def unmap(self, background: Background) -> None:
+        """Drop the maps of all pages, which other threads need not wait for."""
+        held: list[object] = [page.mapped for page in self.pages]
+        self.pages = [page._replace(mapped=None) for page in self.pages]
+        background.drop(held)
 
     def check_times(self, store: Store) -> None:
         """Raise TimestampOrder if they begin before the queue's last timestamp."""
@@ -332,8 +343,13 @@ class Staging:
         for number in range(self._taken + 1, tail.page_number):
             first = queue.first_sequence(number)
             size = queue.count(number, tail)
-            self._add_page(StagedPage(queue.prefix, number, 0, size, None, first))
+            self._add_page(self._of_frames(queue.prefix, number, size, first))
         self._taken = tail.page_number - 1
+
+    def _of_frames(self, prefix: str, number: int, size: int, first: int) -> StagedPage:
+        """Return a page of the temporary queue."""
+        mapped = None if self._producer is None else self._producer.mapped.pop(number, None)
+        return StagedPage(prefix, number, 0, size, None, first, mapped=mapped)
 
     def finish(self) -> StagedPages:
         """Return all pages; the last one is not sealed, and becomes the active one."""
@@ -342,10 +358,9 @@ class Staging:
         tail = None if queue is None else queue.tail
         if queue is not None and tail is not None and tail.count > 0:
             if len(self._pages) % 2 == 0:  # with this one, their number is odd
-                last = StagedPage(
-                    queue.prefix, tail.page_number, 0, tail.count, None, tail.first_sequence
+                self._add_page(
+                    self._of_frames(queue.prefix, tail.page_number, tail.count, tail.first_sequence)
                 )
-                self._add_page(last)
                 return self._finished(tail.position)
             self._take_sealed(all_of_them=True)
         if len(self._pages) % 2:
@@ -368,6 +383,10 @@ class Staging:
             (fmt.page_name(EMPTY_PREFIX, self._empty), meta.page_bytes),
         ):
             make_sparse(self._folder, name, size).close()
+        # The commit of the next large message ends this index: a store into a hole would read
+        # zeros as far as the disk reads ahead.
+        name = fmt.index_name(EMPTY_PREFIX, self._empty)
+        write_start(self._folder, name, bytes(fmt.INDEX_RECORD.itemsize), synced=False)
         self._add_page(StagedPage(EMPTY_PREFIX, self._empty, 0, 0, is_sealed=is_sealed))
 
 
@@ -489,19 +508,13 @@ def _assign_page(
     """Turn one staged page into a page of the queue; return its last timestamp."""
     meta = store.meta
     name = fmt.page_name(page.prefix, page.number)
-    region = map_file(folder, name, meta.page_bytes, writable=True, reserved=False)
-    region.queue_id = parse_header(
-        region.read(0, fmt.PAGE_HEADER_BYTES), folder.full(name)
-    ).queue_id
-    index_name = fmt.index_name(page.prefix, page.number)
-    index = map_file(folder, index_name, meta.index_bytes, writable=True, reserved=False)
+    last = max(page.size - 1, 0) * fmt.INDEX_RECORD_BYTES
+    if page.mapped is None:
+        region, index = _map_again(folder, meta, page, last)
+    else:
+        region, index = page.mapped.region, page.mapped.index
     first = header.first_sequence
     assert first is not None
-    last = max(page.size - 1, 0) * fmt.INDEX_RECORD_BYTES
-    used = int.from_bytes(index.read(last + INDEX_POSITION, 4), "little")  # but the last frame
-    with contextlib.suppress(OSError):  # else a page fault for each 4 KiB
-        region.populate(0, min(used + fmt.FRAME_HEADER_BYTES, len(region)))
-        index.populate(0, last + fmt.INDEX_RECORD_BYTES)
     done = _core.assign_sequences(
         region, index, page.counted_from, page.size, first, time, meta.queue_id
     )
@@ -521,3 +534,21 @@ def _assign_page(
     if not page.size:
         return header.floor_timestamp
     return int.from_bytes(index.read(last, 8), "little")
+
+
+def _map_again(
+    folder: Directory, meta: AllMeta, page: StagedPage, last: int
+) -> tuple[_core.Region, _core.Region]:
+    """Map a staged page and its index, whose last record is at a position."""
+    name = fmt.page_name(page.prefix, page.number)
+    region = map_file(folder, name, meta.page_bytes, writable=True, reserved=False)
+    region.queue_id = parse_header(
+        region.read(0, fmt.PAGE_HEADER_BYTES), folder.full(name)
+    ).queue_id
+    index_name = fmt.index_name(page.prefix, page.number)
+    index = map_file(folder, index_name, meta.index_bytes, writable=True, reserved=False)
+    used = int.from_bytes(index.read(last + INDEX_POSITION, 4), "little")  # but the last frame
+    with contextlib.suppress(OSError):  # else a page fault for each 4 KiB
+        region.populate(0, min(used + fmt.FRAME_HEADER_BYTES, len(region)))
+        index.populate(0, last + fmt.INDEX_RECORD_BYTES)
+    return region, index

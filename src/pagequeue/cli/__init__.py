@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from pagequeue.system import program
+from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +55,7 @@ def _main(arguments: Sequence[str] | None) -> int:
             raise
         with contextlib.suppress(OSError):
             print(
-                f"pagequeue: the command line needs {missing.name}: pip install 'pagequeue[cli]'",
+                f"pagequeue: the command line needs {missing.name}: {install_command('cli')}",
                 file=sys.stderr,
             )
         return 1

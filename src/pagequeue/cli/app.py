@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "export": "pagequeue.cli.export",
     "import": "pagequeue.cli.import_",
     "plot": "pagequeue.cli.plot",
+    "profile": "pagequeue.cli.profile",
     "trim": "pagequeue.cli.trim",
     "rotate": "pagequeue.cli.rotate",
     "compress": "pagequeue.cli.compress",

@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import Trust
 
 
-def _begin(file_format: str, kind: Schema) -> Callable[[IO[bytes]], Writing]:
+def _begin(
+    file_format: str, kind: Schema, holds_over: Callable[[int], bool]
+) -> Callable[[IO[bytes]], Writing]:
     """Return the class or function that begins a file of this format."""
     if file_format == "jsonl":
         return JsonlWriting
     if file_format == "csv":
         return CsvWriting
+    from pagequeue.columns import arrow  # noqa: PLC0415 - the extra
     from pagequeue.export.arrow import ArrowWriting, ParquetWriting, schema_of  # noqa: PLC0415 - the extra
 
     schema_of(kind)  # raises for a missing extra before the file is created
     begins: dict[str, Callable[[IO[bytes]], Writing]] = {
         "parquet": partial(ParquetWriting, kind=kind),
-        "arrow": partial(ArrowWriting, kind=kind),
+        "arrow": partial(ArrowWriting, kind=kind, wide=holds_over(arrow.COPY_BYTES_MAX)),
     }
     return begins[file_format]
 
@@ -45,12 +48,13 @@ def _export(
     queue: Queue, target: str, file_format: str, *, since: int | None, until: int | None,
     sequence: int | None, force: bool,
 ) -> exchanging.ExportReport:  # fmt: skip
-    begin = _begin(file_format, internals(queue).store.schema)
+    store = internals(queue).store
     with (
         queue.batches(since=since, until=until, sequence=sequence) as batches,
         page_progress("exporting messages") as progress,
     ):
         first, tail = batches.sequence, queue.tail_sequence
+        begin = _begin(file_format, store.schema, partial(store.holds_over, sequence=first))
         return exchanging.export(
             batches, target, begin, force=force, next_sequence=first,
             progress=progress and (lambda done: progress(done - first, tail - first)),

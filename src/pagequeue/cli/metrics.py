@@ -14,6 +14,7 @@ import click
 from pagequeue import PageQueueError
 from pagequeue.cli import options
 from pagequeue.cli.error_text import message_of
+from pagequeue.util.optional import install_command
 from pagequeue.util.text import grouped
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def command(
         from pagequeue.metrics import QueueCollector  # noqa: PLC0415 - the same
     except ImportError as error:
         raise options.CommandError(
-            "prometheus_client is not installed; install pagequeue with the extra 'metrics'"
+            f"prometheus_client is not installed: {install_command('metrics')}"
         ) from error
     if port is not None and textfile is not None:
         raise click.UsageError("--port and --textfile exclude each other; run the command twice")

@@ -37,6 +37,7 @@ class Outlet:
         sys.stdout.flush()
         self._stream: IO[bytes] | None = None
         self._request: int | None = None
+        self._is_socket = False
         self.step_count: int = STEP_COUNT
         """Messages to write before waiting for their delivery."""
         try:
@@ -50,6 +51,7 @@ class Outlet:
             self._request = termios.FIONREAD
         elif stat.S_ISSOCK(mode):
             self._request = termios.TIOCOUTQ
+            self._is_socket = True
         try:
             self._left_bytes()
         except OSError:  # a kind of socket without this ioctl
@@ -99,6 +101,10 @@ class Outlet:
             else:
                 time.sleep(sleep_seconds)
                 sleep_seconds = min(2 * sleep_seconds, SLEEP_SECONDS_MAX)
+        # What a closed socket had not read is no longer in its buffer: only a reader that is still
+        # there after the buffer was empty has read it.
+        if self._is_socket and self.is_abandoned():
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
     def is_abandoned(self) -> bool:
         """Whether the last reader has closed the pipe."""

@@ -13,6 +13,7 @@ from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import page_progress
 from pagequeue.plot import figures as plotting
+from pagequeue.plot import interactive
 from pagequeue.plot.histograms import SizeBins, TimeBins
 from pagequeue.plot.latencies import RULES, Latencies
 from pagequeue.system.atomic_file import whole_file
@@ -66,7 +67,8 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
 @options.directory_argument
 @click.option(
     "--to", "target", default="queue.png", show_default=True, metavar="FILE",
-    type=click.Path(readable=False), help="The picture to write: .png, .svg or .pdf.",
+    type=click.Path(readable=False),
+    help="The picture to write: .png, .svg, .pdf, or .html to zoom in, which works offline.",
 )  # fmt: skip
 @options.since_option
 @options.until_option
@@ -101,18 +103,20 @@ def command(
 
     \b
     pagequeue plot orders --to orders.png --since 1h
+    pagequeue plot orders --to orders.html
     pagequeue plot orders --latency answers --by field:order_id
     """  # noqa: D301 - click's own mark is the character
     file_format = os.path.splitext(target)[1].lower().removeprefix(".")
-    if file_format not in plotting.FORMATS:
-        raise click.UsageError(f"--to {target}: a picture ends with .png, .svg or .pdf")
+    if file_format not in (*plotting.FORMATS, "html"):
+        raise click.UsageError(f"--to {target}: a picture ends with .png, .svg, .pdf or .html")
     if rule is not None and other is None:
         raise click.UsageError("--by is how --latency matches messages: give --latency too")
     try:
         latencies = Latencies(rule or "payload") if other is not None else None
     except InvalidOption as error:
         raise click.UsageError(str(error)) from None
-    plotting.check()
+    check = interactive.check if file_format == "html" else plotting.check
+    check()
     with contextlib.ExitStack() as stack:
         queue = stack.enter_context(options.open_to_read(directory, prefix, trust))
         file = stack.enter_context(whole_file(target, force=force))
@@ -124,7 +128,11 @@ def command(
                     latencies.add(batch)
         title = directory if prefix == "queue" else f"{directory}, prefix {prefix}"
         bins = None if latencies is None else latencies.bins
-        plotting.draw(file, title, times, sizes, bins, other or "", file_format)
+        if file_format == "html":
+            plots = interactive.queue_plots(times, sizes, bins, other or "")
+            file.write(interactive.page(title, plots).encode())
+        else:
+            plotting.draw(file, title, times, sizes, bins, other or "", file_format)
     if as_json:
         print_json({"path": target} | _figures(times, sizes, latencies))
         return

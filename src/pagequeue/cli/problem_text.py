@@ -7,7 +7,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from pagequeue.cli.error_text import reason_of
 from pagequeue.util.console import messages_console
@@ -24,12 +24,13 @@ def page_progress(doing: str) -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    columns = (doing, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (doing, BarColumn(), "{task.fields[count]}", TimeRemainingColumn())
     with Progress(*columns, console=messages_console(), transient=True) as progress:
-        task = progress.add_task(doing, total=None)
+        task = progress.add_task(doing, total=None, count="")
 
         def advanced(done_count: int, total_count: int) -> None:
-            progress.update(task, completed=done_count, total=total_count)
+            count = f"{done_count:,}/{total_count:,}"  # until it is known, no count is shown
+            progress.update(task, completed=done_count, total=total_count, count=count)
 
         yield advanced
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from rich.cells import cell_len
@@ -35,7 +36,7 @@ def table_lines(
     """Return rows of text under a line of titles; no text is cut, control characters are escaped.
 
     Where the longest line does not fit each row is a block of lines instead: the first column, then
-    each other one with its title.
+    each other one with its title, a long text in lines that end between words.
 
     Args:
         columns: their titles.
@@ -62,8 +63,19 @@ def table_lines(
         blocks.append(Text(row[0], "cyan"))
         for title, text in zip(columns[1:], row[1:], strict=True):
             padding = " " * (title_width - cell_len(title))
-            blocks.append(Text(f"{GAP}{title}{padding}{GAP}{text}"))
+            blocks += map(Text, _wrapped(f"{GAP}{title}{padding}{GAP}", text, width))
     return blocks
+
+
+def _wrapped(begin: str, text: str, width: int) -> list[str]:
+    """Return a text in lines that end between words, each below the first word."""
+    indent = " " * cell_len(begin)
+    if cell_len(begin + text) <= width or len(indent) > width // 2:
+        return [begin + text]
+    return textwrap.wrap(
+        text, width, initial_indent=begin, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def print_table(

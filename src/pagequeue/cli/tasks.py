@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 import time
@@ -225,7 +226,7 @@ def insert(
 
     A VALUE is JSON, like '{"image": "1.png"}'. Prints the new tasks.
     """
-    texts = [value.encode() for value in values]
+    texts = list(map(os.fsencode, values))
     if file is not None:
         with source(file) as descriptor, open(descriptor, "rb", closefd=False) as lines:
             texts += [line.rstrip(b"\n") for line in lines]

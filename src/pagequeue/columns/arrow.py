@@ -18,6 +18,8 @@ from pagequeue.util.optional import pyarrow
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from numpy.typing import NDArray
+
     from pagequeue.columns.batch import Batch
     from pagequeue.schema.schema import Schema
 
@@ -65,7 +67,7 @@ def _copied_type(pa: Any, *, is_string: bool, wide: bool) -> Any:  # noqa: ANN40
 
 def schema_of(batch: Batch) -> Any:  # noqa: ANN401 - the same
     """Return the schema of `Batch.to_arrow`."""
-    wide = int(batch.lengths.sum()) > COPY_BYTES_MAX
+    wide = needs_wide(batch.lengths)
     return schema(batch._kind, copy=True, text=True, wide=wide)  # noqa: SLF001 - its own package
 
 
@@ -111,6 +113,11 @@ def record_batch(batch: Batch, *, copy: bool, text: bool = False, wide: bool | N
     return pa.RecordBatch.from_arrays([sequence, timestamp, *arrays], schema=columns)
 
 
+def needs_wide(lengths: NDArray[np.integer[Any]]) -> bool:
+    """Whether a copy of payloads of these sizes needs offsets of 64 bits."""
+    return int(lengths.sum(dtype=np.int64)) > COPY_BYTES_MAX
+
+
 def payload_array(batch: Batch) -> Any:  # noqa: ANN401 - the same
     """Return the payloads as a copy of type binary, also those of records."""
     return _copy(pyarrow(), batch, wide=False)
@@ -143,8 +150,7 @@ def _view(pa: Any, batch: Batch) -> Any:  # noqa: ANN401 - the same
     """Return the payloads as views: each mapped page is a buffer; large messages are copies."""
     parts = batch._parts()  # noqa: SLF001 - its own package
     if len(batch) and not parts:
-        longest = int(batch.lengths.max())
-        _check_size(longest, "that a view can have", "take a copy, by to_arrow()")
+        check_value(int(batch.lengths.max()), "take a copy, by to_arrow()")
         return pa.array(batch.payloads, pa.binary_view())
     pages: dict[_core.Region, int] = {}
     views = [
@@ -167,6 +173,11 @@ def _text(pa: Any, batch: Batch, payloads: Any, column: Any) -> Any:  # noqa: AN
             f"a payload of {batch!r} is not UTF-8, as those of its codec are",
             remedy="take bytes, with copy=False",
         ) from None
+
+
+def check_value(size_bytes: int, remedy: str) -> None:
+    """Raise MessageTooLarge if a message exceeds what one value, but a wide copy, can have."""
+    _check_size(size_bytes, "that one value can have", remedy)
 
 
 def _check_size(size_bytes: int, what: str, remedy: str) -> None:
@@ -231,15 +242,23 @@ def batch_reader(
 
 
 def stream_capsule(
-    batches: Iterator[Batch], kind: Schema, requested_schema: object, *, copy: bool = True
+    batches: Iterator[Batch],
+    kind: Schema,
+    requested_schema: object,
+    *,
+    copy: bool = True,
+    wide: bool = False,
 ) -> object:
     """Return batches as the capsule of a stream, which reads them one by one.
+
+    Copies have offsets of 64 bits if their reader requests them, or, with `wide`, no schema.
 
     Raises:
         MissingExtra: pyarrow is not installed; and what it raises if it cannot cast to the schema.
     """
     wanted = _wanted(requested_schema, copy=copy)
-    reader = batch_reader(batches, kind, copy=wanted.copy, wide=bool(wanted.wide))
+    wide = wide if wanted.wide is None else wanted.wide
+    reader = batch_reader(batches, kind, copy=wanted.copy, wide=wide)
     capsule: object = reader.__arrow_c_stream__(
         None if wanted.schema is None else wanted.schema.__arrow_c_schema__()
     )

@@ -92,7 +92,10 @@ class Batch(Sequence[Message]):
         b'a'
     """
 
-    __slots__ = ("_first_sequence", "_kind", "_of", "_payloads", "_region", "_spans", "_times")
+    __slots__ = (
+        "__weakref__", "_first_sequence", "_kind", "_of", "_payloads", "_region", "_spans",
+        "_times",
+    )  # fmt: skip
 
     _of: list[Batch] | None
     """The batches it was joined from, until its columns are joined."""
@@ -122,6 +125,12 @@ class Batch(Sequence[Message]):
         kind: Schema | None = None,
     ) -> Batch:
         """Return a batch without pages.
+
+        Args:
+            payloads: of its messages, in order.
+            first_sequence: that of the first one.
+            timestamps: ns since 1970, UTC, as the bytes of an int64 for each.
+            kind: what decodes them; None: they are bytes.
 
         Example:
             >>> Batch.of_payloads([b"one"], 7, bytes(8))[0].sequence

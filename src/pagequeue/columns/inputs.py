@@ -6,14 +6,16 @@ that is not columnar these functions return None, and `send_many` iterates over 
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from pagequeue import errors
-from pagequeue.util.numbers import whole
+from pagequeue import _core, errors
+from pagequeue.util.arguments import TIMESTAMP_REMEDY, timestamp, type_error, value_error
 from pagequeue.util.optional import pyarrow
 from pagequeue.util.timestamps import array_to_ns, is_masked
 
@@ -295,7 +297,25 @@ def check_count(times: bytes | None, count: int) -> None:
         )
 
 
-TIMESTAMP_REMEDY: Final = "give ns since 1970, from 0 to 2**63 - 1"
+def bytes_of(data: Any) -> memoryview:  # noqa: ANN401 - any buffer
+    """Return a view of the bytes that sending an object would send.
+
+    Raises:
+        TypeError: it is not bytes-like, or holds addresses of objects.
+    """
+    with contextlib.suppress(TypeError, ValueError):  # ValueError: the times of NumPy
+        view = memoryview(data)
+        if view.format == "B" and view.ndim == 1 and view.c_contiguous:
+            return view
+        view.release()
+    return memoryview(_core.payload(data))
+
+
+def items_of(timestamps: Any) -> list[Any]:  # noqa: ANN401 - any object
+    """Return the timestamps of an iterable; raise InvalidType for one alone."""
+    if not isinstance(timestamps, Iterable):
+        raise type_error("timestamps", timestamps, "one for each message")
+    return list(timestamps)
 
 
 def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy takes
@@ -308,24 +328,24 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
     """
     if timestamps is None:
         return None
-    given = np.asarray(timestamps if is_columnar(timestamps) else list(timestamps))
+    given = np.asarray(timestamps if is_columnar(timestamps) else items_of(timestamps))
     if given.ndim == 1 and given.dtype.kind == "O":  # integers of other classes
-        numbers = [whole("a timestamp", timestamp) for timestamp in given]
-        beyond = [number for number in numbers if not -(1 << 63) <= number < 1 << 63]
-        if beyond:
-            raise errors.InvalidOption(f"a timestamp is {beyond[0]}", remedy=TIMESTAMP_REMEDY)
-        given = np.asarray(numbers, np.int64)
+        given = np.asarray([timestamp("one of timestamps", one) for one in given], np.int64)
     if given.ndim != 1 or (given.dtype.kind not in "iuM" and given.size):
-        raise TypeError(f"timestamps are int64 ns in one dimension, not {given.dtype}")
+        raise errors.InvalidType(
+            f"timestamps are int64 ns in one dimension, not {given.dtype} in {given.ndim}"
+        )
     if is_masked(timestamps):
-        raise TypeError("some timestamps are masked: fill them")
+        raise errors.InvalidType("some timestamps are masked: fill them")
     if given.dtype.kind == "M":
         given = array_to_ns(given)
     if given.dtype.kind == "u" and given.size and int(given.max()) >= 1 << 63:
-        raise errors.InvalidOption(f"a timestamp is {int(given.max())}", remedy=TIMESTAMP_REMEDY)
+        raise errors.InvalidOption(
+            f"one of timestamps is {int(given.max())}", remedy=TIMESTAMP_REMEDY
+        )
     times = given.astype(np.int64)
     if len(times) and times[0] < 0:
-        raise errors.InvalidOption(f"a timestamp is {int(times[0])}", remedy=TIMESTAMP_REMEDY)
+        raise value_error("one of timestamps", int(times[0]), TIMESTAMP_REMEDY)
     back = np.flatnonzero(times[1:] < times[:-1])
     if len(back):
         i = int(back[0]) + 1

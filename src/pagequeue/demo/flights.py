@@ -13,6 +13,8 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pagequeue.util.optional import install_command
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -86,7 +88,7 @@ def event_order(flight: Flight) -> tuple[str, int]:
 def _data_directory() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise SourceError(f"the demo needs {PACKAGE}: pip install 'pagequeue[demo]'")
+        raise SourceError(f"the demo needs {PACKAGE}: {install_command('demo')}")
     return Path(spec.submodule_search_locations[0]) / "data"
 
 

@@ -36,8 +36,8 @@ def _parquet() -> Any:  # noqa: ANN401 - it need not be installed
     return library("pyarrow.parquet", "arrow", "files of Parquet")
 
 
-def schema_of(kind: Schema) -> Any:  # noqa: ANN401 - pyarrow's
-    """Return the schema of a file of messages of a queue.
+def schema_of(kind: Schema, *, wide: bool = False) -> Any:  # noqa: ANN401 - pyarrow's
+    """Return the schema of a file of messages of a queue; with `wide`, of more than 2 GiB each.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -45,20 +45,27 @@ def schema_of(kind: Schema) -> Any:  # noqa: ANN401 - pyarrow's
     """
     options = kind.options()
     kept = {KIND: json.dumps(options).encode()} if options else None
-    return arrow.schema(kind, copy=True).with_metadata(kept)
+    return arrow.schema(kind, copy=True, wide=wide).with_metadata(kept)
 
 
 class ArrowWriting:
-    """Writes batches as Arrow record batches."""
+    """Writes batches as Arrow record batches.
 
-    def __init__(self, file: IO[bytes], kind: Schema) -> None:
-        self._schema = schema_of(kind)
+    Args:
+        file: to write to.
+        kind: schema of the queue.
+        wide: whether a message can exceed 2 GiB.
+    """
+
+    def __init__(self, file: IO[bytes], kind: Schema, *, wide: bool = False) -> None:
+        self._wide = wide
+        self._schema = schema_of(kind, wide=wide)
         self._sink = pyarrow().PythonFile(file, "w")
         self._writer = pyarrow().ipc.new_file(self._sink, self._schema)
 
     def write(self, batch: Batch) -> None:
         """Write one batch."""
-        rows = arrow.record_batch(batch, copy=True)
+        rows = arrow.record_batch(batch, copy=True, wide=self._wide)
         self._writer.write_batch(rows.replace_schema_metadata(self._schema.metadata))
 
     def finish(self) -> None:
@@ -80,7 +87,12 @@ class ParquetWriting:
         self._held_bytes = 0
 
     def write(self, batch: Batch) -> None:
-        """Write one batch, perhaps later."""
+        """Write one batch, perhaps later.
+
+        Raises:
+            MessageTooLarge: a message exceeds the 2 GiB that a value of Parquet can have.
+        """
+        arrow.check_value(int(batch.lengths.max(initial=0)), "export to a file of Arrow, .arrow")
         rows = arrow.record_batch(batch, copy=True)
         self._held.append(rows)
         self._held_bytes += rows.nbytes

@@ -147,6 +147,11 @@ class Flow(Closing):
     ) -> None:
         """Acknowledge as `commit` does; with `durable` the event loop runs during the sync.
 
+        Args:
+            message_or_sequence: the last message that is done, or its sequence; None: all that
+                came out.
+            durable: return once the acknowledgement is on stable storage.
+
         Example:
             >>> await flow.commit_async(message, durable=True)
         """

@@ -87,6 +87,9 @@ class DeadLetter:
     def decode(cls, message: Message) -> DeadLetter:
         """Decode a message of a dead-letter queue.
 
+        Args:
+            message: received from that queue.
+
         Raises:
             InvalidOption: it is not a dead letter.
             NewerFormat: a newer version wrote it.

@@ -7,6 +7,7 @@ next page, messages that retention removed, dead owners, dead letters, and flush
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Final, Self
 
 from pagequeue import _core, errors
@@ -20,8 +21,8 @@ from pagequeue.page.fragments import large_message
 from pagequeue.page.header import REMEDY
 from pagequeue.page.page import REASONS
 from pagequeue.system.file_lock import FileLock, LivenessLock
+from pagequeue.util.arguments import whole
 from pagequeue.util.closing import Closing
-from pagequeue.util.numbers import whole
 from pagequeue.wait.coroutine import Turns
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import OnExpired
 
 MANY_MAX = 1 << 20
+CLOSE_SECONDS = 1.0
+"""Closing waits so long for a flush of another process."""
 EXPIRED_REMEDY = "open the group with on_expired='skip', which continues at {head}, the head"
 REFUSALS: Final[dict[int, tuple[type[errors.PageQueueError], str, str]]] = {
     _core.EVENT_SETTLED: (
@@ -160,11 +163,7 @@ class Group(_core.Claims, Closing):
             >>> [claim.message.payload for claim in group.claim_many(2)]
             [b'one', b'two']
         """
-        if not 1 <= whole("limit_count", limit_count) <= MANY_MAX:
-            raise errors.InvalidOption(
-                f"limit_count is {limit_count}", remedy=f"give 1 to {MANY_MAX}"
-            )
-        return self._claim_many(limit_count, timeout)
+        return self._claim_many(whole("limit_count", limit_count, 1, MANY_MAX), timeout)
 
     def flush(self) -> None:
         """Put all acknowledgements so far on stable storage.
@@ -300,10 +299,9 @@ class Group(_core.Claims, Closing):
             1
         """
         self._check()
-        if limit_count is not None and whole("limit_count", limit_count) < 1:
-            raise errors.InvalidOption(
-                f"limit_count is {limit_count}", remedy="give 1 or more, or None for all"
-            )
+        if limit_count is not None:
+            remedy = "give 1 or more, or None for all"
+            limit_count = whole("limit_count", limit_count, 1, remedy=remedy)
         return self._dead.requeue(limit_count)
 
     def purge_dead_letters(self) -> int:
@@ -428,11 +426,26 @@ class Group(_core.Claims, Closing):
         if not self._closed:
             with contextlib.suppress(errors.PageQueueError):
                 self._release(self._owner)  # else the next check for dead owners releases them
+            with contextlib.suppress(errors.PageQueueError):
+                self._write_state()
         self._leave()
         self._dead.close()
         self._flush_lock.close()
         with contextlib.suppress(errors.ClosedError):  # then no thread waits any more
             self._store.write_meta.wake()
+
+    def _write_state(self) -> None:
+        """Write a snapshot without a sync, for an opener that cannot trust the table.
+
+        That is one of another mount, in a container for example. The snapshot has the ordinal of
+        the next flush, and so not the place of the last flush's, which is whole if a power cut
+        tears this one (F2, F4).
+        """
+        file = self._group_file
+        until = time.monotonic() + CLOSE_SECONDS
+        with self._flush_lock.exclusive(CLOSE_SECONDS, "closing a group", until):
+            # Dies in here: the table is trusted where it was, and the last flush's is whole.
+            file.write_snapshot(*self._snapshot())
 
     def _close_lock(self) -> None:
         """Close the lock's file; the core calls it when the last thread has left."""

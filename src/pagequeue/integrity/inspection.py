@@ -32,6 +32,7 @@ from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import PageHeader, first_bytes, inflated_bytes, parse_header, read_header
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import PROOF, scan_region
+from pagequeue.store.published import published_end
 from pagequeue.system.file_lock import wrong_lock
 
 if TYPE_CHECKING:
@@ -499,6 +500,8 @@ def _check_cursors(found: Inspection, cursors: dict[str, tuple[int, str]]) -> No
     if found.written is None or not found.written.is_trusted:
         return
     tail = found.written.tail.sequence
+    if found.meta is not None and max((s for s, _ in cursors.values()), default=0) > tail:
+        tail = published_end(found.folder, found.prefix, found.meta, found.written.tail)
     for path, (sequence, done) in cursors.items():
         if sequence > tail:
             reason = f"messages below {sequence} are {done}, but the tail is {tail}"

@@ -41,6 +41,7 @@ from pagequeue.store.store import Store
 from pagequeue.system.directory import Directory, read_all
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.trust import trusted
+from pagequeue.util.arguments import absolute_path
 from pagequeue.util.text import counted, message_range
 from pagequeue.util.timestamps import system_clock
 
@@ -87,6 +88,9 @@ class RepairReport:
 
     def did(self, sentence: str) -> None:
         """Add an action.
+
+        Args:
+            sentence: what was done.
 
         Example:
             >>> report = repair_queue("events")
@@ -136,7 +140,7 @@ def repair_queue(
         >>> repair_queue("events").actions
         ['wrote queue-0000000001.idx again from its page']
     """
-    path = os.path.abspath(os.fsdecode(directory))
+    path = absolute_path("directory", directory)
     lock_timeout = check_options(path, prefix, None, lock_timeout)[1]
     requested = requested_schema(dtype, codec, path)
     folder = Directory(path, create=False, trust=trusted(trust, path))

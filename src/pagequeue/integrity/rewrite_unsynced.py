@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
 
 log: logging.Logger = logging.getLogger("pagequeue")
+TRIES: Final = 5
+"""Each fails only if another sync failed meanwhile."""
 
 
 def rewriter(store: Store) -> Callable[[], object]:
@@ -54,9 +56,24 @@ def rewrite_undurable(store: Store) -> range:
     Raises:
         PageQueueError: it failed; the queue stays latched, and a later call can succeed.
     """
+    for _ in range(TRIES):
+        if (done := _try_rewrite(store)) is not None:
+            return done
+    raise errors.SystemLimit(
+        f"{TRIES} times, another sync failed while messages were written to new files",
+        path=store.folder.path, remedy="repair the disk, then flush again",
+    )  # fmt: skip
+
+
+def _try_rewrite(store: Store) -> range | None:
+    """Write them once; None: a sync of another process or thread failed meanwhile.
+
+    That one can have dropped the new names, whose own sync then succeeds.
+    """
     write = store.write_meta
-    first = write.durable_sequence
-    begin = max(write.durable_page, store.read_meta.head_page)
+    write.begin_renewal()
+    first, durable_page = write.durable_sequence, write.durable_page
+    begin = max(durable_page, store.read_meta.head_page)
     # 1. Seal the active page, so that no producer writes to any of these files again. If the next
     #    page was prepared before the sync of the directory failed, its name can be lost: such a
     #    page is sealed too, until one is created that no failed sync concerns.
@@ -65,7 +82,7 @@ def rewrite_undurable(store: Store) -> range:
         while True:
             number = store.tail.page_number + 1
             is_ready = store.folder.exists(fmt.page_name(store.prefix, number))
-            producer.seal()
+            producer._seal()  # noqa: SLF001 - no user's
             if not is_ready:
                 break
     tail = store.tail
@@ -81,10 +98,14 @@ def rewrite_undurable(store: Store) -> range:
         store.folder.sync()
     except OSError as error:
         raise_typed(error, store.folder.path, "syncing the directory")
-    # 4. Raise the mark, and only then clear the latch.
+    # 4. Raise the mark, and only then clear the latch: no process believes the mark before that.
+    if not write.is_renewing:
+        return None
     write.set_durable(tail.first_sequence, tail.page_number)
     _sync_file(store, fmt.write_meta_name(store.prefix))
-    write.unlatch()
+    if not write.end_renewal():
+        write.set_durable(first, durable_page)
+        return None
     write.wake()
     log.warning(
         "%s: %s at risk after a failed sync, written again to new files and on stable storage now",

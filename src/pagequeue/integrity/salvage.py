@@ -31,9 +31,11 @@ from pagequeue.page.page import REASONS, missing_page
 from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.schema.schema import RequestedSchema
 from pagequeue.send.producer import Producer
+from pagequeue.store.options import check_prefix
 from pagequeue.store.store import CLOSE_SECONDS_MAX, Store
 from pagequeue.system.directory import Directory
 from pagequeue.system.trust import trusted
+from pagequeue.util.arguments import absolute_path
 from pagequeue.util.closing import Closing
 
 if TYPE_CHECKING:
@@ -200,8 +202,9 @@ def salvage_queue(
         >>> salvage_queue("events", "rescued").messages_copied
         5
     """
-    path = os.path.abspath(os.fsdecode(directory))
-    target_path = os.path.abspath(os.fsdecode(target))
+    path = absolute_path("directory", directory)
+    check_prefix(path, prefix)
+    target_path = absolute_path("target", target)
     folder = Directory(path, create=False, read_only=True, trust=trusted(trust, path))
     try:
         found = inspect(folder, prefix)

@@ -28,10 +28,12 @@ from pagequeue.page.header import PageHeader, first_bytes, parse_header
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page.valid_runs import ValidRun, valid_runs
+from pagequeue.store.options import check_prefix
 from pagequeue.store.pending_commit import read_publishing
 from pagequeue.store.power_loss_recovery import TORN
 from pagequeue.system.directory import Directory
 from pagequeue.system.trust import trusted
+from pagequeue.util.arguments import absolute_path
 from pagequeue.util.cached import Kept
 from pagequeue.util.text import counted
 
@@ -106,7 +108,8 @@ def verify_queue(
         >>> verify_queue("events").ok
         True
     """
-    path = os.path.abspath(os.fsdecode(directory))
+    path = absolute_path("directory", directory)
+    check_prefix(path, prefix)
     folder = Directory(path, create=False, read_only=True, trust=trusted(trust, path))
     try:
         return verify(folder, prefix, progress)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import time
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pagequeue import errors
@@ -16,10 +16,13 @@ from pagequeue.journal.machine import EntryCodec, State
 from pagequeue.journal.replica import Replica
 from pagequeue.journal.report import check_journal
 from pagequeue.journal.snapshots import SnapshotGone, Snapshots
+from pagequeue.journal.state_lock import HOLDER, StateLock
 from pagequeue.journal.turn import PATIENCE, PATIENCE_SECONDS, Turn
 from pagequeue.maintenance.trim_plan import retained_header
 from pagequeue.queue.queue import Queue, internals
 from pagequeue.store.options import check_snapshots
+from pagequeue.util.arguments import absolute_path
+from pagequeue.util.arguments import sequence as checked
 from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import to_ns
 from pagequeue.wait.coroutine import check_timeout, first
@@ -118,12 +121,11 @@ class Journal(Closing, Generic[State]):
     ) -> None:
         self._keep = check_snapshots(snapshots)
         self._machine = machine
-        self._lock = threading.RLock()
-        self._entrance = threading.Lock()
-        self._is_inside = self._is_compacting = False
+        self._lock = StateLock()
+        self._slow_seconds = 0.0  # that deciding took when it last had the turn
         self._turn: Turn | None = None
         # Checked before anything is made: a journal has no other codecs.
-        entry_codec = EntryCodec(codec, machine, str(directory))
+        entry_codec = EntryCodec(codec, machine, absolute_path("directory", directory))
         self.queue: Queue = _opened(
             directory, read_only=read_only, create=create, codec=codec, sync=sync, prefix=prefix,
             page_bytes=page_bytes, lock_timeout=lock_timeout, clock=clock, file_mode=file_mode,
@@ -202,12 +204,11 @@ class Journal(Closing, Generic[State]):
             >>> journal.catch_up()
             1000
         """
-        self._enter()
-        try:
-            self._replica.advance()
-            return self._replica.sequence
-        finally:
-            self._leave()
+        return self._alone(self._caught_up)
+
+    def _caught_up(self) -> int:
+        self._replica.advance()
+        return self._replica.sequence
 
     async def catch_up_async(self) -> int:
         """Catch up as `catch_up` does, in a thread, and let the event loop run meanwhile.
@@ -234,12 +235,12 @@ class Journal(Closing, Generic[State]):
             >>> journal.read(lambda state: state["ann"])
             5
         """
-        self._enter()
-        try:
+
+        def look() -> Found:
             self._replica.advance()
             return query(self._replica.state)
-        finally:
-            self._leave()
+
+        return self._alone(look)
 
     async def read_async(self, query: Callable[[State], Found]) -> Found:
         """Read as `read` does, in a thread, and let the event loop run meanwhile.
@@ -276,7 +277,7 @@ class Journal(Closing, Generic[State]):
             False
         """
         timeout = check_timeout(timeout)
-        sequence = self.sequence if after is None else after
+        sequence = self.sequence if after is None else checked("after", after)
         if self.sequence > sequence or self.queue.tail_sequence > sequence:
             return self.catch_up() > sequence
         if timeout == 0:
@@ -309,7 +310,7 @@ class Journal(Closing, Generic[State]):
         """
         timeout = check_timeout(timeout)
         store = self._opened.readable()
-        sequence = self.sequence if after is None else after
+        sequence = self.sequence if after is None else checked("after", after)
 
         def is_there() -> bool:
             return store.tail.sequence > sequence
@@ -395,7 +396,8 @@ class Journal(Closing, Generic[State]):
         deadline = math.inf if timeout is None else now + timeout
         impatient = now + PATIENCE_SECONDS
         attempts, sequence = 0, OVERTAKEN
-        while attempts < PATIENCE or now < impatient:
+        begun = now - self._slow_seconds
+        while self._slow_seconds < PATIENCE_SECONDS and (attempts < PATIENCE or now < impatient):
             if turn.until():
                 turn.wait(deadline)
             begun = time.monotonic()
@@ -407,7 +409,9 @@ class Journal(Closing, Generic[State]):
             with turn.held(deadline, now - begun) as taken:
                 while sequence == OVERTAKEN and time.monotonic() < deadline:
                     taken.extend()
+                    begun = time.monotonic()
                     sequence = self._attempt(decide)
+            self._slow_seconds = time.monotonic() - begun
         if sequence == OVERTAKEN:
             raise errors.UpdateTimeout(
                 f"others appended first for {timeout:g} s",
@@ -418,14 +422,13 @@ class Journal(Closing, Generic[State]):
 
     def _attempt(self, decide: Callable[[State], Any]) -> int:
         """Catch up, decide and append; return the sequence, `NOTHING` or `OVERTAKEN`."""
-        # As `_enter` and `_leave`, which would take a tenth of the time of an update.
-        if self._entrance.locked() or not self._lock.acquire(False):
-            self._queue_up()
-        if self._is_inside:
-            self._lock.release()
-            raise self._nested()
-        self._is_inside = True
+        # As `_alone`, which would take a twentieth of the time of an update.
+        me = [get_ident()]
+        lock = self._lock
+        holder, waiting = lock.holder, lock.waiting
         try:
+            if waiting or holder.setdefault(HOLDER, me) is not me:
+                self._queue_up(me)
             replica = self._replica
             replica.advance()
             try:
@@ -450,8 +453,10 @@ class Journal(Closing, Generic[State]):
             replica.advance_own(entry, len(payload))
             return sequence
         finally:
-            self._is_inside = False
-            self._lock.release()
+            if HOLDER in holder and holder[HOLDER] is me:  # no call before `del`
+                del holder[HOLDER]
+            if waiting:
+                lock.wake()
 
     def _sync(self, sequence: int, *, durable: bool) -> None:
         """Flush what was appended, as `sync` or `durable` asks; without the lock of the state."""
@@ -573,17 +578,16 @@ class Journal(Closing, Generic[State]):
         """
         # Keeps I22.
         self._opened.writable("compact it")
-        self._enter()
-        try:
-            self._is_compacting = True
-            replica = self._replica
-            replica.advance()
-            report = self._compactor.run(replica.sequence, replica.state)
-            if report.sequence is not None:
-                replica.snapshot, replica.log_bytes = report.sequence, 0
-            return report
-        finally:
-            self._leave()
+        return self._alone(self._compact)
+
+    def _compact(self) -> CompactionReport:
+        self._lock.allow_long()
+        replica = self._replica
+        replica.advance()
+        report = self._compactor.run(replica.sequence, replica.state)
+        if report.sequence is not None:
+            replica.snapshot, replica.log_bytes = report.sequence, 0
+        return report
 
     async def compact_async(self) -> CompactionReport:
         """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
@@ -703,11 +707,7 @@ class Journal(Closing, Generic[State]):
             True
         """
         report = self.queue.verify(progress)
-        self._enter()
-        try:
-            return check_journal(self._replica, self._machine, self.queue, report)
-        finally:
-            self._leave()
+        return self._alone(lambda: check_journal(self._replica, self._machine, self.queue, report))
 
     async def verify_async(
         self, progress: Callable[[int, int], None] | None = None
@@ -728,55 +728,34 @@ class Journal(Closing, Generic[State]):
 
     # --- one thread at a time ---------------------------------------------------------------------
 
-    def _enter(self) -> None:
-        """Have the state alone.
-
-        The entrance makes it fair: a thread that returns at once waits there until the thread that
-        waits for the state has it.
+    def _alone(self, do: Callable[[], Found]) -> Found:
+        """Call a function while no other thread uses the state.
 
         Raises:
-            ConcurrentUse: this thread has it already.
-            LockTimeout: another thread has it for too long.
+            ConcurrentUse: this thread uses it already.
+            LockTimeout: another thread uses it for too long.
         """
-        if self._entrance.locked() or not self._lock.acquire(False):
-            self._queue_up()
-        if self._is_inside:  # this thread's: the lock lets it in again
-            self._lock.release()
-            raise self._nested()
-        self._is_inside = True
-
-    def _queue_up(self) -> None:
-        """Wait for the state, behind the threads that wait already."""
-        if not self._entrance.acquire(False):
-            self._wait_for_entrance()
+        me = [get_ident()]
+        lock = self._lock
+        holder, waiting = lock.holder, lock.waiting
         try:
-            if not self._lock.acquire(False):
-                self._wait_for_state()
+            if waiting or holder.setdefault(HOLDER, me) is not me:
+                self._queue_up(me)
+            return do()
         finally:
-            self._entrance.release()
+            if HOLDER in holder and holder[HOLDER] is me:  # no call before `del`
+                del holder[HOLDER]
+            if waiting:
+                lock.wake()
 
-    def _wait_for_entrance(self) -> None:
-        if self._lock.acquire(blocking=False):  # mostly another thread has it, which waited here
-            is_nested = self._is_inside
-            self._lock.release()
-            if is_nested:
-                raise self._nested()
-        self._opened.store.check_process("journal")
-        self._acquire(self._entrance)
-
-    def _wait_for_state(self) -> None:
-        self._opened.store.check_process("journal")
-        self._acquire(self._lock)
-
-    def _acquire(self, lock: Any) -> None:  # noqa: ANN401 - a Lock or an RLock, which have no type
-        """Wait for another thread, while it compacts for as long as that takes."""
-        while not lock.acquire(timeout=self._opened.store.lock_timeout):
-            if not self._is_compacting:
-                raise self._stuck()
-
-    def _leave(self) -> None:
-        self._is_inside = self._is_compacting = False
-        self._lock.release()
+    def _queue_up(self, me: list[int]) -> None:
+        """Wait for the state, after the threads that wait already; while one compacts, for long."""
+        store = self._opened.store
+        store.check_process("journal")
+        if self._lock.is_mine():
+            raise self._nested()
+        if not self._lock.wait(me, store.lock_timeout):
+            raise self._stuck()
 
     def _nested(self) -> errors.ConcurrentUse:
         return errors.ConcurrentUse(

@@ -10,8 +10,9 @@ import struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pagequeue import errors
+from pagequeue.columns.inputs import bytes_of
 from pagequeue.schema.codec import codec_of
-from pagequeue.util.numbers import whole
+from pagequeue.util.arguments import choice, type_error, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,6 +78,9 @@ class Machine(Protocol[State]):
     def dump(self, state: State, /) -> Iterable[bytes]:
         """Return a state in chunks of bytes; equal states give equal chunks.
 
+        Args:
+            state: as `apply` left it.
+
         Example:
             >>> list(Accounts().dump({"ann": 5, "ben": 7}))
             [b'ann 5', b'ben 7']
@@ -85,6 +89,10 @@ class Machine(Protocol[State]):
 
     def load(self, chunks: Iterable[bytes], version: int, /) -> State:
         """Return the state that `dump` of this or an earlier version gave.
+
+        Args:
+            chunks: what `dump` gave, in its order.
+            version: of the machine that `dump` was of.
 
         Example:
             >>> Accounts().load([b"ann 5", b"ben 7"], version=1)
@@ -112,18 +120,12 @@ class EntryCodec:
     """
 
     def __init__(self, codec: str, machine: Machine[Any], path: str) -> None:
-        if codec not in CODECS:
-            names = ", ".join(map(repr, CODECS))
-            raise errors.InvalidOption(
-                f"a journal has no codec {codec!r}", path=path, remedy=f"give one of {names}"
-            )
-        self.version: int = whole("the machine's version", machine.version)
-        if not 0 <= self.version <= VERSION_MAX:
-            raise errors.InvalidOption(
-                f"the machine's version is {self.version}",
-                path=path,
-                remedy=f"give it an int from 0 to {VERSION_MAX}",
-            )
+        choice("codec", codec, CODECS, path=path)
+        if not hasattr(machine, "version"):
+            raise type_error("machine", machine, "a Machine, with a version")
+        self.version: int = whole(
+            "version of the machine", machine.version, 0, VERSION_MAX, path=path
+        )
         self._path = path
         self._upcast: Callable[[int, Any], Any] | None = getattr(machine, "upcast", None)
         found = codec_of(codec)
@@ -171,7 +173,7 @@ class EntryCodec:
 
 def _joined(pair: tuple[int, Any]) -> bytes:
     version, entry = pair
-    return version.to_bytes(VERSION_BYTES, "little") + bytes(memoryview(entry))
+    return version.to_bytes(VERSION_BYTES, "little") + bytes_of(entry)
 
 
 def _split(payload: bytes) -> tuple[int, bytes]:

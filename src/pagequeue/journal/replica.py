@@ -50,10 +50,16 @@ class Built(NamedTuple):
 
 
 class Stopped(Exception):
-    """An entry could not be applied; its cause tells why."""
+    """An entry could not be applied; its cause tells why.
+
+    Attributes:
+        sequence: of the entry.
+        is_certain: it was tried again, and refused again.
+    """
 
     def __init__(self, sequence: int) -> None:
         self.sequence = sequence
+        self.is_certain = False
 
 
 class Builder:
@@ -123,8 +129,10 @@ class Builder:
                 remedy="restore a snapshot from a copy; the entries after it are intact",
             ) from refusal  # fmt: skip
         if end is not None:  # later snapshots may exist
+            usable = [one for one in self.snapshots.sequences() if one >= head]
             raise self._opened.readable().expired(
-                "ask for a later time: what came before {head} was compacted away"
+                "ask for a later time: the oldest snapshot has all entries below "
+                f"{min(usable, default=head)}"
             )
         raise errors.CorruptSnapshot(
             f"entries below {head} were compacted away, and there is no snapshot",
@@ -299,6 +307,9 @@ class Replica(Builder):
     def _resolve(self, error: errors.PageQueueError | Stopped) -> None:
         """Continue after what kept entries from being applied, or raise it."""
         if isinstance(error, Stopped):  # at the state before the entry
+            # Once, it can have been a signal handler that raised, and not the machine.
+            known = self._stopped
+            error.is_certain = known is not None and known.sequence == error.sequence
             self._take(self._built_up_to(error.sequence))
             self._stopped = error
             raise self.refusal(error) from error.__cause__
@@ -319,9 +330,12 @@ class Replica(Builder):
         Raises:
             PoisonEntry, NewerFormat: the machine refuses the next entry.
         """
-        if self._stopped is not None and self._queue.head_sequence <= self.sequence:
-            raise self.refusal(self._stopped) from self._stopped.__cause__
-        self._stopped = None
+        stopped = self._stopped
+        if (
+            stopped is not None and stopped.is_certain and stopped.sequence == self.sequence
+            and self._queue.head_sequence <= self.sequence
+        ):  # fmt: skip
+            raise self.refusal(stopped) from stopped.__cause__
         self._take(self._built_up_to(self.sequence))
         try:
             self._consumer.seek(sequence=self.sequence)

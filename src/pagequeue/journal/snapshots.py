@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.columns.inputs import bytes_of
 from pagequeue.meta.all_and_read_meta import read_all_meta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.queue.queue import Queue
@@ -349,9 +350,10 @@ class Snapshots:
     def _erase(self, name: str) -> None:
         """Remove what has a temporary name: a directory, or whatever was put in its place."""
         path = os.path.join(self.path, name)
-        shutil.rmtree(path, ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+        try:
+            os.unlink(path)  # first: rmtree would open a FIFO, and wait for its writer
+        except OSError:
+            shutil.rmtree(path, ignore_errors=True)
 
     def sweep(self) -> None:
         """Remove what interrupted compactions left; only the one compactor calls this."""
@@ -396,7 +398,7 @@ def _send(producer: Producer, batch: list[bytes]) -> None:
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in chunks:
-        view = memoryview(chunk).cast("B")
+        view = bytes_of(chunk)
         begin = 0
         while len(view) - begin > PIECE_BYTES:
             yield PART + view[begin : begin + PIECE_BYTES]

@@ -140,6 +140,8 @@ def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
         file_bytes = -1 if status is None else status.st_size
         page = known.get(number)
         if page is None or page.file_bytes != file_bytes:
+            if page is not None:
+                store.forget(number)  # the map is of the file that this one replaced
             mapped = store.page(number)
             end = store.end_sequence(number)
             # The position of its end-of-page marker.

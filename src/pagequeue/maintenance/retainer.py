@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.retention import TrimReport
+from pagequeue.maintenance.ring_trim import RingTrimmer
 from pagequeue.maintenance.room import RoomMaker
 from pagequeue.maintenance.size_limit import SizeLimit
 from pagequeue.maintenance.trim_plan import Place, TrimPlan, TrimPlanner, first_of, retained_header
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from pagequeue.maintenance.retention import Retention
     from pagequeue.page.header import PageHeader
+    from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
     from pagequeue.util.literals import OnFull
 
@@ -59,7 +61,8 @@ class Retainer:
         self.policy = policy
         self._limit = SizeLimit(store, policy.max_bytes)
         self._planner = TrimPlanner(policy, self._limit)
-        self._room = RoomMaker(self._limit, on_full)
+        self._ring = RingTrimmer(self._limit, self._planner.names) if store.meta.is_ring else None
+        self._room = RoomMaker(self._limit, on_full, self._ring)
         self._has_swept = False  # removed what a dead process left below the head
         self._stored: set[int] = set()  # sequences of last messages that were kept
         if policy.max_idle is not None:
@@ -71,6 +74,7 @@ class Retainer:
         if policy.max_bytes is not None:
             store.page_limit = self._limit.page_limit
             store.roller.make_room = self.make_room
+            store.roller.renew_next = None if self._ring is None else self.renew_next
             store.roller.full_timeout = full_timeout
 
     def trim_quietly(self) -> None:
@@ -89,6 +93,13 @@ class Retainer:
         """Apply retention now, including space for the next page."""
         page_limit = self._limit.page_limit - 1
         return self.trim_to(store, page_limit, protects=self.policy.keep_unacked)
+
+    def renew_next(self, number: int) -> WritablePage | None:
+        """Make the next page of a ring of its oldest one; see `RingTrimmer.advance`."""
+        store = self._known()
+        if store is None or self._ring is None:
+            return None
+        return self._ring.advance(store, number)[1]
 
     def make_room(self, number: int, check: Callable[[], None] | None, deadline: float) -> None:
         """Make room for a page before it is created; see `RoomMaker.make_room`."""
@@ -124,7 +135,7 @@ class Retainer:
         if plan.steps:
             pages = plan.steps[-1].page_number - plan.head_page
             messages = first_of(plan.steps[-1]) - plan.head_sequence
-            store.drop_retired()
+            store.pages.drop_retired()
         removed = self.remove_retired(store)
         if plan.refused is not None:
             raise plan.refused

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Final
 
 from pagequeue import errors
-from pagequeue.util.numbers import whole
+from pagequeue.util.arguments import type_error, whole
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,16 @@ class Retention:
         for name in ("max_age", "max_idle"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, timedelta):
-                raise TypeError(f"{name} must be a timedelta, not {type(value).__name__}")
+                raise type_error(name, value, "a timedelta")
             if value is not None and value <= timedelta(0):
                 raise errors.InvalidOption(f"{name} is {value}", remedy="give a timedelta above 0")
         if self.max_bytes is not None:
-            bytes_ = whole("max_bytes", self.max_bytes)
-            if bytes_ < 1 or isinstance(self.max_bytes, bool):
-                raise errors.InvalidOption(
-                    f"max_bytes is {self.max_bytes}", remedy="give bytes above 0"
-                )
+            bytes_ = whole("max_bytes", self.max_bytes, 1, remedy="give bytes above 0")
             object.__setattr__(self, "max_bytes", bytes_)
         for name in ("keep_unacked", "drop_acknowledged"):
             value = getattr(self, name)
             if not isinstance(value, bool):
-                raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
+                raise type_error(name, value, "a bool")
         if self.drop_acknowledged and not self.keep_unacked:
             raise errors.InvalidOption(
                 "drop_acknowledged=True with keep_unacked=False",

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pagequeue import _core, errors
+from pagequeue.maintenance.ring_trim import Found, RingTrimmer
 from pagequeue.maintenance.trim_plan import first_of, retained_header
 
 if TYPE_CHECKING:
@@ -46,11 +47,13 @@ class RoomMaker:
     Args:
         limit: of the page files.
         on_full: "raise", "block" or "drop_oldest".
+        ring: the trimmer of a ring; None: it is no ring.
     """
 
-    def __init__(self, limit: SizeLimit, on_full: OnFull) -> None:
+    def __init__(self, limit: SizeLimit, on_full: OnFull, ring: RingTrimmer | None = None) -> None:
         self._limit = limit
         self._on_full = on_full
+        self._ring = ring
 
     def make_room(
         self,
@@ -65,48 +68,39 @@ class RoomMaker:
         Args:
             trimmer: removes pages.
             store: of the queue.
-            number: of the page.
+            number: of the page; of a bulk commit its last one, once all its pages can fit.
             check: raises when the page is not needed any more; None: no sender waits for it.
             deadline: until when to block, in seconds of the monotonic clock.
 
         Raises:
-            QueueFull: the queue is full, and `on_full` is "raise" or the timeout is over; or the
-                pages would never fit.
+            QueueFull: the queue is full, and `on_full` is "raise" or the timeout is over.
             AccessDenied: this user may not remove the oldest page.
             SyncFailed: a sync failed, in any process, during the wait.
         """
         if self._has_room(trimmer, store, number):
             return
         page_limit = self._limit.page_limit
-        count = number - store.tail.page_number
-        if count >= page_limit:  # of a bulk commit: no page is dropped for one that never fits
-            raise errors.QueueFull(
-                f"these messages take {count} pages besides the active one, and max_bytes of "
-                f"{self._limit.max_bytes} allows {page_limit:.0f} in all, so none was sent",
-                path=store.folder.path, held_by=(),
-                remedy="raise max_bytes or write them in parts",
-            )  # fmt: skip
-        bell: int | None = None
+        limit = page_limit - (number - store.tail.page_number)
+        # The page of a ring was held a moment ago.
+        bell = None if self._ring is None else self._announce(store, limit)
         while True:
             limit = page_limit - (number - store.tail.page_number)
-            protects = trimmer.policy.keep_unacked
-            report = trimmer.trim_to(store, limit, protects=protects)
-            if self._limit.allows(store, number):
+            may_wait = self._on_full == "block" and check and time.monotonic() < deadline
+            found = Found.OTHER if self._ring is None else self._ring.advance(store, number)[0]
+            if found is Found.MOVED:
                 return
-            if self._on_full == "drop_oldest":
-                trimmer.trim_to(store, limit, protects=False)
-                log.warning(
-                    "%s: full: dropped pages that were not acknowledged by %s",
-                    store.folder.path, ", ".join(report.held_by),
-                )  # fmt: skip
-                return
-            if self._on_full == "raise" or check is None or time.monotonic() >= deadline:
-                raise self._full(store, report.held_by)
+            if found is Found.OTHER or not may_wait:
+                held_by = self._trim(trimmer, store, number, limit)
+                if held_by is None:
+                    return
+                if not may_wait:
+                    raise self._full(store, held_by)
             if bell is None:  # most often there is room at once: announced only now
                 bell = self._announce(store, limit)
                 continue
             seconds = min(SLICE_SECONDS, max(0.0, deadline - time.monotonic()))
             _core.await_room(store.write_meta.region, bell, int(seconds * 1e9))
+            assert check is not None
             check()
             store.folder.descriptor.check()
             if store.write_meta.is_failed:
@@ -114,6 +108,22 @@ class RoomMaker:
             if store.tail.page_number >= number:
                 return  # another process created it
             bell = self._announce(store, limit)
+
+    def _trim(
+        self, trimmer: Trimmer, store: Store, number: int, limit: float
+    ) -> tuple[str, ...] | None:
+        """Trim; return the consumers that hold pages, None when there is room."""
+        report = trimmer.trim_to(store, limit, protects=trimmer.policy.keep_unacked)
+        if self._limit.allows(store, number):
+            return None
+        if self._on_full == "drop_oldest":
+            trimmer.trim_to(store, limit, protects=False)
+            log.warning(
+                "%s: full: dropped pages that were not acknowledged by %s",
+                store.folder.path, ", ".join(report.held_by),
+            )  # fmt: skip
+            return None
+        return report.held_by
 
     def _announce(self, store: Store, limit: float) -> int:
         """Announce that a sender waits; before it looks, so that it misses no acknowledgement.
@@ -124,7 +134,10 @@ class RoomMaker:
         head_page, head_sequence = store.head
         wanted = self._limit.first_kept(store, head_page, limit)
         sequence = head_sequence  # wakes early where nothing better is known
-        if wanted > head_page:
+        mapped = store.roller.first_to_renew(head_page)
+        if wanted == head_page + 1 and mapped is not None:
+            sequence = mapped
+        elif wanted > head_page:
             with contextlib.suppress(errors.PageQueueError):  # planning raises it
                 sequence = first_of(retained_header(store, wanted))
         return _core.room_bell(store.write_meta.region, sequence)

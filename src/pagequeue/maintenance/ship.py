@@ -33,8 +33,10 @@ from pagequeue.page.header import REMEDY as DAMAGE_REMEDY
 from pagequeue.page.header import decode_header
 from pagequeue.page.page import REASONS, Scan, private_region, scan_region
 from pagequeue.receive.named_consumer import NamedConsumer, open_consumer
+from pagequeue.store.options import check_consumer_name
 from pagequeue.system.directory import FILE_MODE
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.util.arguments import absolute_path
 from pagequeue.util.text import message_range
 
 if TYPE_CHECKING:
@@ -90,13 +92,15 @@ def ship(
     progress: Callable[[int, int], None] | None = None,
 ) -> ShipReport:
     """Ship all sealed pages that the replica does not have; see `Queue.ship`."""
-    path = os.path.abspath(os.fsdecode(to))
+    path = absolute_path("to", to)
     source = os.path.realpath(store.folder.path)
     if os.path.commonpath([source, os.path.realpath(path)]) == source:
         raise errors.InvalidOption(
             "the queue's own directory, or one in it", path=path,
             remedy="choose a directory elsewhere",
         )  # fmt: skip
+    if consumer is not None:
+        check_consumer_name(source, consumer)
     with contextlib.ExitStack() as held:
         target = held.enter_context(Target(path, store, file_mode))
         keeper = None
@@ -119,6 +123,7 @@ class _Shipping:
         self._missed = self._unnoted = 0
         self._whole = self._noted = len(self._pages)  # so many of them end with a whole message
         self._message_end = 0  # the page after the last large message
+        self._is_noting = False
         self._block_memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
 
     def run(self, progress: Callable[[int, int], None] | None) -> ShipReport:
@@ -181,9 +186,17 @@ class _Shipping:
         )  # fmt: skip
 
     def _note(self) -> None:
-        """Make the copied pages visible, and let retention remove the originals."""
+        """Make the copied pages visible, and let retention remove the originals.
+
+        Not again after it failed: the system forgets names that a sync failed to write, and the
+        next sync succeeds without them. The next shipper removes these pages and copies them.
+        """
+        if self._is_noting:
+            return
+        self._is_noting = True
         self._unnoted, self._noted = 0, len(self._pages)
         self._target.note(replace(self._target.manifest, pages=tuple(self._pages)))
+        self._is_noting = False
         self._release()
 
     def _release(self) -> None:

@@ -131,7 +131,7 @@ class Rates:
 def stats(store: Store) -> Stats:
     """Return the current statistics of a queue."""
     found = store.while_retained(partial(_stats, store))
-    store.drop_retired()
+    store.pages.drop_retired()
     return found
 
 

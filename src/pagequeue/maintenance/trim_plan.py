@@ -103,13 +103,16 @@ class TrimPlanner:
     Args:
         policy: the retention.
         limit: its limit of bytes.
+
+    Attributes:
+        names: of the consumers.
     """
 
     def __init__(self, policy: Retention, limit: SizeLimit) -> None:
         self._policy = policy
         self._limit = limit
         self._warned: set[str] = set()
-        self._names = _Names()
+        self.names: ConsumerNames = ConsumerNames()
 
     def plan(self, store: Store, page_limit: float, *, protects: bool) -> TrimPlan:
         """Plan how far the head can move.
@@ -123,7 +126,7 @@ class TrimPlanner:
             Expired: another process trimmed meanwhile.
         """
         head_page, head_sequence = store.head
-        made, names = self._names.of(store)
+        made, names = self.names.of(store)
         places = self._places(store, names, protects=protects)
         wanted = self._wanted(store, head_page, page_limit)
         positions = {name: at.sequence for name, at in places.items() if at.sequence is not None}
@@ -178,7 +181,7 @@ class TrimPlanner:
             log.warning("%s", text)
 
 
-class _Names:
+class ConsumerNames:
     """The names of the consumers, listed again only after one was made, or after a while.
 
     Listing a directory of many pages is slow, and a sender that waits for space polls often.

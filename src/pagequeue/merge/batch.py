@@ -80,6 +80,7 @@ class MergedChunk:
         self, parts: Sequence[MergedSlice], names: tuple[str, ...], schema: Schema | None = None
     ) -> None:
         self.schema = schema
+        self._arrow_columns: dict[bool, list[Any]] = {}
         self.parts: tuple[MergedSlice, ...] = tuple(parts)
         self.names = names
         self.timestamps: NDArray[np.int64] = _joined(
@@ -92,17 +93,25 @@ class MergedChunk:
             return np.arange(len(self.timestamps), dtype=np.int64)
         return np.argsort(self.timestamps, kind="stable")  # ties keep the order of the parts
 
-    @Kept
-    def arrow_columns(self) -> list[Any]:
-        """The payloads or fields as Arrow arrays, copied, part by part."""
-        columns = zip(*map(self._arrow_part, self.parts), strict=True)
-        return [pyarrow().concat_arrays(arrays) for arrays in columns]
+    def arrow_columns(self, *, wide: bool) -> list[Any]:
+        """Return payloads or fields as Arrow arrays, copied, part by part; they are kept.
 
-    def _arrow_part(self, part: MergedSlice) -> list[Any]:
+        Args:
+            wide: whether payloads have offsets of 64 bits.
+        """
+        kept = self._arrow_columns.get(wide)
+        if kept is None:
+            columns = zip(*(self._arrow_part(part, wide=wide) for part in self.parts), strict=True)
+            kept = [pyarrow().concat_arrays(arrays) for arrays in columns]
+            self._arrow_columns[wide] = kept
+        return kept
+
+    def _arrow_part(self, part: MergedSlice, *, wide: bool) -> list[Any]:
         batch = part.batch[part.start : part.stop]
-        table = arrow.record_batch(batch, copy=True)
+        table = arrow.record_batch(batch, copy=True, wide=wide)
         if self.schema is None and "payload" not in table.schema.names:  # records, among others
-            return [pyarrow().array(batch.payloads, pyarrow().binary())]
+            pa = pyarrow()
+            return [pa.array(batch.payloads, pa.large_binary() if wide else pa.binary())]
         return list(table.columns[OWN_COLUMNS:])
 
     @property
@@ -241,18 +250,22 @@ class MergedBatch(Sequence[Merged]):
 
         Returns:
             columns `queue` (its name, as a dictionary), `sequence` (int64), `timestamp`
-            (timestamp[ns, UTC]) and `payload` (binary, a copy); or, where all queues have records
-            of one dtype, a column for each of its fields.
+            (timestamp[ns, UTC]) and `payload` (binary, a copy; large_binary where it needs that);
+            or, where all queues have records of one dtype, a column for each of its fields.
 
         Raises:
             MissingExtra: pyarrow is not installed.
-            MessageTooLarge: the payloads are too large for a copy: take smaller batches.
 
         Example:
             >>> batch.to_arrow().schema.names
             ['queue', 'sequence', 'timestamp', 'payload']
         """
-        pa, schema, names = pyarrow(), arrow_schema(self._chunk.schema), self._chunk.names
+        return self._to_arrow(wide=arrow.needs_wide(self._chunk.lengths))
+
+    def _to_arrow(self, *, wide: bool) -> Any:  # noqa: ANN401 - pyarrow need not be there
+        """Return the same; `wide`: whether payloads have offsets of 64 bits."""
+        pa, schema = pyarrow(), arrow_schema(self._chunk.schema, wide=wide)
+        names = self._chunk.names
         queue = pa.DictionaryArray.from_arrays(
             pa.array(self.queues.astype(np.int32)), pa.array(names, pa.string())
         )
@@ -261,7 +274,7 @@ class MergedBatch(Sequence[Merged]):
             for i, column in enumerate((self.sequences, self.timestamps), 1)
         ]
         order = pa.array(self._order)
-        columns = [column.take(order) for column in self._chunk.arrow_columns]
+        columns = [column.take(order) for column in self._chunk.arrow_columns(wide=wide)]
         return pa.RecordBatch.from_arrays([queue, *own, *columns], schema=schema)
 
     def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
@@ -281,17 +294,18 @@ class MergedBatch(Sequence[Merged]):
         return f"<MergedBatch of {counted(len(self), 'message')} of {queues}>"
 
 
-def arrow_schema(schema: Schema | None) -> Any:  # noqa: ANN401 - pyarrow need not be there
+def arrow_schema(schema: Schema | None, *, wide: bool = False) -> Any:  # noqa: ANN401 - pyarrow need not be there
     """Return the `pyarrow.Schema` of merged batches.
 
     Args:
         schema: that of all queues, if they all have records of one dtype.
+        wide: whether payloads have offsets of 64 bits.
 
     Raises:
         MissingExtra: pyarrow is not installed.
     """
     pa = pyarrow()
-    columns = arrow.schema(schema, copy=True)
+    columns = arrow.schema(schema, copy=True, wide=wide)
     name = "queue_name" if "queue" in columns.names else "queue"
     return columns.insert(0, pa.field(name, pa.dictionary(pa.int32(), pa.string())))
 

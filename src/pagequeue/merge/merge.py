@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from functools import partial
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from pagequeue import errors
+from pagequeue.columns import arrow
 from pagequeue.columns.inputs import StreamSource
 from pagequeue.format import READ_COUNT_MAX
 from pagequeue.merge.batch import MergedBatch, arrow_schema
@@ -20,8 +22,8 @@ from pagequeue.merge.order import MergeOrder
 from pagequeue.merge.source import await_wakeup, sleep_until_wakeup
 from pagequeue.receive.pace import NS_PER_S
 from pagequeue.receive.paced_replay import due_count
+from pagequeue.util.arguments import whole
 from pagequeue.util.closing import Closing
-from pagequeue.util.numbers import whole
 from pagequeue.util.optional import pyarrow
 from pagequeue.util.wakeup import Wakeup
 from pagequeue.wait.coroutine import Turns, check_timeout
@@ -205,24 +207,30 @@ class Merge(Closing):
     def to_arrow(self) -> Any:  # noqa: ANN401 - pyarrow may be missing
         """Return the remaining messages as a `pyarrow.RecordBatchReader`; needs the extra `arrow`.
 
-        The columns are those of `MergedBatch.to_arrow`. The reader raises what `receive` raises.
+        The columns are those of `MergedBatch.to_arrow`, payloads large_binary in all batches where
+        a message exceeds 2 GiB. The reader raises what `receive` raises.
 
         Raises:
             MissingExtra: pyarrow is not installed.
+            MessageTooLarge: from the reader of a merge that follows: such a message came later.
 
         Example:
             >>> merged.to_arrow().read_all().num_rows
             2
         """
         # No generator: that would be at its end after an error, and the rest seem to be read.
-        made = map(MergedBatch.to_arrow, self.batches())
-        schema = arrow_schema(self._ordering.schema)
+        wide = any(source.holds_over(arrow.COPY_BYTES_MAX) for source in self._sources)
+        made = map(partial(MergedBatch._to_arrow, wide=wide), self.batches())  # noqa: SLF001 - its own package
+        schema = arrow_schema(self._ordering.schema, wide=wide)
         return pyarrow().RecordBatchReader.from_batches(schema, made)
 
     async def receive_async(self, timeout: float | None = None) -> Merged:
         """Return the next message, as `receive` does, and let the event loop run meanwhile.
 
         A wait that is cancelled consumes no message.
+
+        Args:
+            timeout: seconds to wait; None waits for ever, 0 never waits.
 
         Example:
             >>> queue, message = await merged.receive_async(timeout=1.0)
@@ -235,6 +243,10 @@ class Merge(Closing):
         """Return the next messages, as `receive_many` does, and let the event loop run meanwhile.
 
         A wait that is cancelled consumes no message.
+
+        Args:
+            limit_count: most messages to return, 1 to 1_048_576.
+            timeout: seconds to wait for the first one; None waits for ever, 0 never waits.
 
         Example:
             >>> batch = await merged.receive_many_async(2)
@@ -403,10 +415,7 @@ StreamSource.register(Merge)
 
 
 def _check_limit(limit_count: int) -> int:
-    limit_count = whole("limit_count", limit_count)
-    if not 1 <= limit_count <= READ_COUNT_MAX:
-        raise ValueError(f"limit_count is 1 to {READ_COUNT_MAX}, not {limit_count}")
-    return limit_count
+    return whole("limit_count", limit_count, 1, READ_COUNT_MAX)
 
 
 def _deadline(timeout: float | None) -> float:

@@ -16,6 +16,7 @@ A message that comes too late for its place, by 2 or 3, is returned at once and 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
@@ -23,12 +24,10 @@ from pagequeue.merge.merge import Merge
 from pagequeue.merge.source import MergeSource
 from pagequeue.queue.queue import Queue, internals
 from pagequeue.receive.pace import NS_PER_S, pace_of
-from pagequeue.util.numbers import number
+from pagequeue.util.arguments import seconds, type_error
 from pagequeue.util.timestamps import to_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pagequeue.receive.pace import Speed
     from pagequeue.util.literals import OnExpired
     from pagequeue.util.timestamps import TimeLike
@@ -67,7 +66,7 @@ def merge(
         names: of the queues, for Arrow; None: their directories.
 
     Raises:
-        InvalidOption, NaiveDatetime, TypeError: an argument is invalid.
+        InvalidOption, InvalidType, NaiveDatetime: an argument is invalid.
         ClosedError, ForkedError: a queue is closed, or belongs to the parent process.
         DamageError: the first message of a queue is damaged.
 
@@ -76,18 +75,18 @@ def merge(
         ...     for queue, message in merge([orders, trades]):
         ...         print(queue, message.timestamp, message.payload)
     """
+    if not isinstance(queues, Iterable):
+        raise type_error("queues", queues, "open queues")
     given = tuple(queues)
     for queue in given:
         if not isinstance(queue, Queue):
-            raise TypeError(f"queues are open ones of class Queue, not {type(queue).__name__}")
+            raise type_error("each of queues", queue, "an open Queue")
     called = tuple(map(_name_of, given)) if names is None else tuple(names)
     if len(called) != len(given):
         raise errors.InvalidOption(
             f"{len(called)} names for {len(given)} queues", remedy="give one for each"
         )
-    patience = number("patience", patience)
-    if not 0 <= patience < PATIENCE_SECONDS_MAX:
-        raise errors.InvalidOption(f"patience is {patience}", remedy="give seconds, 0 or more")
+    patience = seconds("patience", patience, PATIENCE_SECONDS_MAX)
     if follow and speed is not None:
         raise errors.InvalidOption("follow and speed exclude each other", remedy="omit one of them")
     pace = pace_of(speed)

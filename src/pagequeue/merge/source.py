@@ -94,6 +94,12 @@ class MergeSource(Consumer):
         """The dtype of its records; None: messages are of any size."""
         return self._store.schema.dtype
 
+    def holds_over(self, size_bytes: int) -> bool:
+        """Whether a message that comes, or is held, has more bytes than this."""
+        held = self._held
+        first = self.sequence if held is None else int(held.sequences[self._at])
+        return self._store.holds_over(size_bytes, first)
+
     def check(self) -> None:
         """Raise unless this process may use it."""
         self._store.check_process(self._kind)

@@ -108,10 +108,13 @@ def lost_meta(path: str, position: int) -> errors.CorruptMeta:
     )  # fmt: skip
 
 
-def identity_checksum(queue_id: bytes, magic: bytes) -> int:
-    """Return the checksum of a shared meta file, over the fields that never change."""
+def identity_checksum(queue_id: bytes, magic: bytes, name: str = "") -> int:
+    """Return the checksum of a shared meta file, over what never changes.
+
+    The name of a consumer or a group is part of it: a file that has another one's name is refused.
+    """
     version = fmt.FORMAT_VERSION.to_bytes(4, "little")
-    return _core.crc32c(magic + version + queue_id)
+    return _core.crc32c(magic + version + queue_id + name.encode())
 
 
 def _read(folder: Directory, name: str, limit_bytes: int) -> bytes:
@@ -265,12 +268,17 @@ def map_shared(
 
 
 def check_shared(
-    region: _core.Region, dtype: np.dtype[np.void], magic: bytes, queue_id: bytes, path: str
+    region: _core.Region,
+    dtype: np.dtype[np.void],
+    magic: bytes,
+    queue_id: bytes,
+    path: str,
+    name: str = "",
 ) -> None:
-    """Raise if a mapped meta file has another magic, or belongs to another queue."""
+    """Raise if a mapped meta file has another magic, or belongs to another queue or consumer."""
     record = check_identity(region.read(0, dtype.itemsize), dtype, magic, path)
     found = record["queue_id"].tobytes()
-    if int(record["checksum"]) != identity_checksum(found, magic):
+    if int(record["checksum"]) != identity_checksum(found, magic, name):
         raise bad_checksum(path)
     if found != queue_id:
         raise errors.CorruptMeta(
@@ -309,13 +317,15 @@ def sync_state(folder: Directory, name: str) -> None:
         os.fdatasync(fd)
 
 
-def identity_record(dtype: np.dtype[np.void], magic: bytes, queue_id: bytes) -> NDArray[np.void]:
+def identity_record(
+    dtype: np.dtype[np.void], magic: bytes, queue_id: bytes, name: str = ""
+) -> NDArray[np.void]:
     """Return an array of one record of a shared meta file, with its identity set, the rest zero."""
     record = np.zeros(1, dtype)
     record["magic"] = np.void(magic)
     record["version"] = fmt.FORMAT_VERSION
     record["queue_id"] = np.void(queue_id)
-    record["checksum"] = identity_checksum(queue_id, magic)
+    record["checksum"] = identity_checksum(queue_id, magic, name)
     return record
 
 
@@ -325,10 +335,11 @@ def make_shared(
     dtype: np.dtype[np.void],
     magic: bytes,
     queue_id: bytes,
+    consumer: str = "",
     **words: int,
 ) -> None:
     """Make a meta file with its identity and these fields, whole or not at all."""
-    record = identity_record(dtype, magic, queue_id)
+    record = identity_record(dtype, magic, queue_id, consumer)
     for word, value in words.items():
         record[word] = value
     size_bytes = fmt.WRITE_META_FILE_BYTES if dtype is fmt.WRITE_META else dtype.itemsize

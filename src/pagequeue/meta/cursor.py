@@ -43,8 +43,13 @@ REMEDY: Final = (
 
 def cursor_names(folder: Directory, prefix: str) -> list[str]:
     """Return the names of all consumers that have a cursor, sorted."""
+    return consumers_in(prefix, folder.names())
+
+
+def consumers_in(prefix: str, files: list[str]) -> list[str]:
+    """Return the names of all consumers that have a cursor among these files, sorted."""
     begin = fmt.cursor_name(prefix, "")  # most files are pages: asked first, because it is quick
-    files = [file_name for file_name in folder.names() if file_name.startswith(begin)]
+    files = [file_name for file_name in files if file_name.startswith(begin)]
     found = (fmt.consumer_of(prefix, file_name) for file_name in files)
     return sorted(name for name in found if name is not None)
 
@@ -88,7 +93,7 @@ class CursorMeta:
                 folder, file_name, size_bytes=fmt.CURSOR_META_BYTES, writable=writable,
                 doing="mapping the cursor",
             )  # fmt: skip
-            check_shared(self.region, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, self.path)
+            check_shared(self.region, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, self.path, name)
         except errors.CorruptMeta as error:
             raise _corrupt(self.path, error.position, error.reason) from error
         self.region.on_lost = partial(_corrupt, self.path, reason="truncated while it was open")
@@ -120,7 +125,7 @@ class CursorMeta:
         file_name = fmt.cursor_name(prefix, name)
         replaces = folder.exists(file_name)
         make_shared(
-            folder, file_name, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id,
+            folder, file_name, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, consumer=name,
             kind=fmt.CURSOR_OF_CONSUMER, created=created, opened=opened, last_ack=last_ack,
             flow_from=flow_from, next_sequence=next_sequence,
         )  # fmt: skip
@@ -338,6 +343,7 @@ def lower_cursors(
     head_sequence: int,
     tail_sequence: int,
     did: Callable[[str], None],
+    names: list[str] | None = None,
 ) -> None:
     """Lower every cursor that is ahead of the tail to it; the caller has the queue alone (I11).
 
@@ -347,8 +353,10 @@ def lower_cursors(
     An unreadable file is left: no other file records its consumer's place. The lowered cursor is a
     new file, durable before anything new is sent: otherwise the old one could come back at the next
     power cut, and skip the messages sent until then.
+
+    The names of consumers and groups are given; None: those in the directory.
     """
-    for name, meta in readable_cursors(folder, prefix, queue_id):
+    for name, meta in readable_cursors(folder, prefix, queue_id, names):
         if isinstance(meta, errors.PageQueueError):
             log.warning("%s", meta)
         elif meta.is_group:

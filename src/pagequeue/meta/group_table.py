@@ -160,7 +160,7 @@ class GroupTable:
             folder, self._file_name, size_bytes=size_bytes, writable=writable,
             doing="mapping the group",
         )  # fmt: skip
-        check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path)
+        check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path, name)
         self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
         self.capacity: int = self.region.load_half(self.CAPACITY)
         needed = fmt.group_bytes(self.capacity)
@@ -283,7 +283,7 @@ def make_group_file(
     claimed. `now` is the wall clock, `monotonic` the leases' clock at the same time, in ns.
     """
     file_name = fmt.cursor_name(prefix, name)
-    header = identity_record(fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id)
+    header = identity_record(fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, name)
     header["kind"], header["capacity"] = fmt.CURSOR_OF_GROUP, capacity
     header["created"], header["opened"], header["last_ack"] = created, now, last_ack
     header["next_sequence"] = snapshot.floor
@@ -319,6 +319,7 @@ def recover_groups(
     tail_sequence: int,
     did: Callable[[str], None],
     clock: Callable[[], int],
+    names: list[str] | None = None,
 ) -> None:
     """Make every group usable for its next opener; the caller has the queue alone (I11, I14).
 
@@ -327,8 +328,10 @@ def recover_groups(
     of the tail, before anything new is sent: the old file could come back at the next power cut.
     The head of a ring is given, elsewhere 0: of what is before it a power cut can have taken the
     acknowledgements, but the ring had used its pages again.
+
+    The names of consumers and groups are given; None: those in the directory.
     """
-    names = [name for name, meta in readable_cursors(folder, prefix, queue_id)
+    names = [name for name, meta in readable_cursors(folder, prefix, queue_id, names)
              if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip
     for name in names:
         try:
@@ -366,6 +369,6 @@ def recreate(
         last_ack=last_ack, now=now, monotonic=_core.monotonic(),
     )  # fmt: skip
     return (
-        f"recreated group {name!r} from its last flush: message {kept.new_sequence} is the next "
-        f"new one, and {len(kept.waiting)} before it are redelivered"
+        f"recreated group {name!r} as it was last flushed or closed: message {kept.new_sequence} "
+        f"is the next new one, and {len(kept.waiting)} before it are redelivered"
     )

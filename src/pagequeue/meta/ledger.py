@@ -223,11 +223,20 @@ def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
 
 
 def lower_entries(
-    folder: Directory, prefix: str, tail_sequence: int, did: Callable[[str], None]
+    folder: Directory,
+    prefix: str,
+    tail_sequence: int,
+    did: Callable[[str], None],
+    names: list[str],
 ) -> None:
-    """Remove pieces past the tail, which a power cut took; only with the queue locked."""
-    pattern = re.compile(re.escape(published_name(prefix, "")) + r"[0-9a-f]{32}")
-    for name in sorted(filter(pattern.fullmatch, folder.names())):
+    """Remove pieces past the tail, which a power cut took; only with the queue locked.
+
+    The names of all files are given.
+    """
+    begin = published_name(prefix, "")
+    for name in sorted(name for name in names if name.startswith(begin)):
+        if not ENTRY.fullmatch(name, len(begin)):
+            continue
         try:
             entry = read_record(folder, name)
         except errors.CorruptMeta:

@@ -22,9 +22,10 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import errors
+from pagequeue import format as fmt
 from pagequeue.multiprocessing.base import Base, QueueClosed, T, backoff_sleep
 from pagequeue.multiprocessing.pickling import UnpicklingError, dumps, loads
-from pagequeue.util.numbers import number, whole
+from pagequeue.util.arguments import number, whole
 
 if TYPE_CHECKING:
     import os
@@ -82,6 +83,9 @@ class SimpleQueue(Base[T], _StandardSimpleQueue):  # type: ignore[misc]
     def put(self, obj: T) -> None:
         """Put an object; see `Queue.put`.
 
+        Args:
+            obj: any object that pickle accepts.
+
         Example:
             >>> queue.put({"id": 1})
         """
@@ -123,7 +127,8 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
         sync: which messages a power cut may lose; as for `pagequeue.Queue`.
 
     Raises:
-        What `pagequeue.Queue` raises, on first use in a process.
+        InvalidOption, InvalidType: an argument is invalid.
+        What else `pagequeue.Queue` raises, on first use in a process.
 
     Example:
         >>> queue = Queue(maxsize=100)
@@ -145,9 +150,9 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
         sync: Sync = "none",
     ) -> None:
         del ctx
-        self._prepare(
-            directory, prefix, page_bytes, sync, whole("maxsize", maxsize), self._claims_max
-        )
+        remedy = "give a number below 2**63, 0 for no limit"
+        maxsize = whole("maxsize", maxsize, most=fmt.SEQUENCE_MAX, remedy=remedy)
+        self._prepare(directory, prefix, page_bytes, sync, maxsize, self._claims_max)
 
     def put(self, obj: T, block: bool = True, timeout: float | None = None) -> None:
         """Put an object; every process can get it when this returns.
@@ -166,6 +171,8 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
         Example:
             >>> queue.put("job", timeout=1.0)
         """
+        if block and timeout is not None:
+            timeout = number("timeout", timeout)
         try:
             data = dumps(obj)
         except Exception as error:  # noqa: BLE001 - raised again in there
@@ -202,6 +209,9 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
 
     def put_nowait(self, obj: T) -> None:
         """Put an object, or raise `queue.Full` at once.
+
+        Args:
+            obj: any object that pickle accepts.
 
         Example:
             >>> queue.put_nowait("job")
@@ -327,7 +337,7 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
         sync: Sync = "none",
         unfinished_max: int = UNFINISHED_MAX,
     ) -> None:
-        self._claims_max = whole("unfinished_max", unfinished_max)
+        self._claims_max = whole("unfinished_max", unfinished_max, 1, fmt.GROUP_CAPACITY_MAX)
         super().__init__(
             maxsize, ctx=ctx, directory=directory, prefix=prefix, page_bytes=page_bytes, sync=sync
         )

@@ -21,6 +21,9 @@ from pagequeue.multiprocessing.large_objects import KIND
 from pagequeue.multiprocessing.object_queue import ObjectQueue, Settings
 from pagequeue.multiprocessing.pickling import UnpicklingError, loads
 from pagequeue.multiprocessing.temp_directory import SharedTempDirectory, remove_at_exit
+from pagequeue.store.flush import sync_policy
+from pagequeue.store.options import check_options
+from pagequeue.util.arguments import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,11 +135,14 @@ class Base(Generic[T]):
         maxsize: int,
         claims_max: int,
     ) -> None:
+        # Here, not by the process that opens the queue: that can be another one, and much later.
+        path = "" if directory is None else absolute_path("directory", directory)
+        page_bytes = check_options(path, prefix, page_bytes, 0)[0] or page_bytes
+        sync_policy(sync)
         temp_directory = None
         if directory is None:
             temp_directory = SharedTempDirectory()
-            directory = temp_directory.path
-        path = os.path.abspath(os.fsdecode(directory))
+            path = temp_directory.path
         settings = Settings(path, prefix, page_bytes, sync, max(0, maxsize), claims_max)
         self._begin(settings, temp_directory)
 

@@ -16,7 +16,7 @@ import threading
 import weakref
 from bisect import bisect_left
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from pagequeue.page.compressed_format import (
     read_at,
     second_front,
 )
-from pagequeue.page.page import Page, Scan, lost_page, map_plain, private_page
+from pagequeue.page.page import Page, Scan, lost_page, map_opened, private_page
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from pagequeue.meta.all_and_read_meta import AllMeta
     from pagequeue.system.directory import Directory
+    from pagequeue.system.replaced import Identity
 
     Wrong = Callable[[errors.DamageError], object]
 
@@ -161,16 +162,22 @@ class CompressedPage(Page):
         head: Head,
         stored: _core.Region,
         pool: Pool,
+        identity: Identity = (0, 0),
     ) -> None:
         self._head = head
         self._stored = stored
         self._pool = pool
         self._filler: BlockInflater | None = None
-        super().__init__(folder, prefix, meta, number)
+        super().__init__(folder, prefix, meta, number, identity=identity)
 
     def _open(self, name: str) -> bytes:
         del name
         return self._head.plain_header()
+
+    @property
+    def kept(self) -> _core.Region:
+        """The map of the compressed file."""
+        return self._stored
 
     @property
     def region(self) -> _core.Region:
@@ -291,16 +298,12 @@ def open_page(folder: Directory, prefix: str, meta: AllMeta, number: int, pool: 
     Raises:
         As for `map_page`; and CorruptPage when it is not this page of this queue.
     """
-    name = fmt.page_name(prefix, number)
-    found = _stored(folder, name, meta.page_bytes)
-    if found is None:
-        try:
-            return Page(folder, prefix, meta, number)
-        except errors.CorruptPage:
-            found = _stored(folder, name, meta.page_bytes)  # compressed meanwhile
-            if found is None:
-                raise
-    return CompressedPage(folder, prefix, meta, number, *found, pool)
+    found = _mapped(folder, fmt.page_name(prefix, number), meta)
+    if found.head is None:
+        return Page(folder, prefix, meta, number, found.region, found.identity)
+    return CompressedPage(
+        folder, prefix, meta, number, found.head, found.region, pool, found.identity
+    )
 
 
 def map_page(
@@ -327,16 +330,10 @@ def map_page(
         CorruptFrame: a compressed block is damaged.
         MissingExtra: the extra `zstd` is not installed.
     """
-    found = _stored(folder, name, meta.page_bytes, wrong)
-    if found is None:
-        try:
-            return map_plain(folder, name, meta, writable=False)
-        except errors.CorruptPage:
-            found = _stored(folder, name, meta.page_bytes, wrong)  # compressed meanwhile
-            if found is None:
-                raise
-    head, stored = found
-    filler = BlockInflater(head, stored)
+    found = _mapped(folder, name, meta, wrong)
+    if found.head is None:
+        return found.region
+    filler = BlockInflater(found.head, found.region)
     region = private_page(b"", meta)
     filler.fresh(region)
     if filled:
@@ -344,20 +341,27 @@ def map_page(
     return region
 
 
-def _stored(
-    folder: Directory, name: str, page_bytes: int, wrong: Wrong | None = None
-) -> tuple[Head, _core.Region] | None:
-    """Return the head of a compressed page and its mapped bytes; None: it is not compressed."""
-    path = folder.full(name)
+class _MappedFile(NamedTuple):
+    """A page's file: mapped, with the head of a compressed one."""
+
+    region: _core.Region
+    head: Head | None
+    identity: Identity
+
+
+def _mapped(folder: Directory, name: str, meta: AllMeta, wrong: Wrong | None = None) -> _MappedFile:
+    """Map the file of a page; a plain one must be of the size of the queue's pages."""
+    path, page_bytes = folder.full(name), meta.page_bytes
     with folder.opened(name, writable=False) as fd:
         try:
             start = read_at(fd, BLOCKS_AT, 0)
-            size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            size, identity = status.st_size, (status.st_dev, status.st_ino)
             if not is_compressed(start):
                 # Damaged or plain? Only plain pages have full size, only compressed ones that end.
                 end_at = max(size - fmt.COMPRESSED_END_BYTES, 0)
                 if size >= page_bytes or not parse_end(read_at(fd, 64, end_at)):
-                    return None
+                    return _MappedFile(map_opened(fd, path, size, meta), None, identity)
             if not BLOCKS_AT < size <= page_bytes and (wrong is None or size <= BLOCKS_AT):
                 raise bad_head(path, f"{size} bytes in a queue of pages of {page_bytes}", size)
             stored = _core.Region(fd, min(size, page_bytes), False)
@@ -370,13 +374,13 @@ def _stored(
         if wrong is None:
             raise
         wrong(error)
-        return _usable_head(stored, page_bytes, path, error), stored
+        return _MappedFile(stored, _usable_head(stored, page_bytes, path, error), identity)
     if wrong is not None:
         front = stored.read(0, head.head_bytes)
         copy_at = head.file_bytes - fmt.COMPRESSED_END_BYTES - len(front)
         if stored.read(copy_at, size - copy_at) != front + encode_end(len(front)):
             wrong(bad_head(path, "its copy at the end differs", copy_at))
-    return head, stored
+    return _MappedFile(stored, head, identity)
 
 
 def _head(stored: _core.Region, start: bytes, size: int, page_bytes: int, path: str) -> Head:

@@ -100,6 +100,15 @@ class Fragment(NamedTuple):
         """The offset after it in the message."""
         return self.offset + self.size
 
+    def forget(self) -> None:
+        """Give back the memory that its page's map takes, if the file has the bytes as well."""
+        if not self.region.writable:
+            self.region.forget(0, len(self.region))
+
+    def block_bytes(self, block: int) -> int:
+        """Return the size of one of its blocks."""
+        return min(fmt.FRAGMENT_BLOCK_BYTES, self.size - block * fmt.FRAGMENT_BLOCK_BYTES)
+
 
 def block_count(size: int) -> int:
     """Return how many blocks a fragment of this size has."""
@@ -194,9 +203,8 @@ def bad_block(fragment: Fragment, memory: bytearray) -> int | None:
         CorruptPage: the file was truncated.
     """
     for block, checksum in enumerate(fragment.checksums):
-        begin = block * fmt.FRAGMENT_BLOCK_BYTES
-        size = min(fmt.FRAGMENT_BLOCK_BYTES, fragment.size - begin)
-        position = fragment.position + begin
+        size = fragment.block_bytes(block)
+        position = fragment.position + block * fmt.FRAGMENT_BLOCK_BYTES
         if not _core.copy_checked(fragment.region, position, size, checksum, memory, 0):
             return position
     return None
@@ -344,6 +352,7 @@ class LargePayload:
             raise self._damage(page.path, position, DO_NOT_ADD_UP)
         if self._fragments:
             self._fragments[ordinal] = fragment
+            fragment.forget()  # what was read of each page adds up
         return fragment
 
     def fragments(self) -> Iterator[Fragment]:
@@ -356,9 +365,8 @@ class LargePayload:
         Raises:
             CorruptFrame: its checksum is wrong. CorruptPage: its file was truncated.
         """
-        begin = block * fmt.FRAGMENT_BLOCK_BYTES
-        size = min(fmt.FRAGMENT_BLOCK_BYTES, fragment.size - begin)
-        position = fragment.position + begin
+        size = fragment.block_bytes(block)
+        position = fragment.position + block * fmt.FRAGMENT_BLOCK_BYTES
         # Keeps I23: what was checked is the copy.
         if not _core.copy_checked(
             fragment.region, position, size, fragment.checksums[block], target, at
@@ -446,6 +454,10 @@ class PayloadFile(io.RawIOBase):
             if not len(to):
                 return 0
             if not self._begin <= self._at < self._end:
+                size = self._read_blocks(to)
+                if size:
+                    self._at += size
+                    return size
                 self._load_block()
             begin = self._at - self._begin
             size = min(len(to), self._end - self._at)
@@ -453,11 +465,42 @@ class PayloadFile(io.RawIOBase):
         self._at += size
         return size
 
-    def _load_block(self) -> None:
+    def _place(self) -> tuple[Fragment, int, int]:
+        """Return the fragment and block that hold the current offset, and where in the block."""
         fragment = self._fragment
         if fragment is None or not fragment.offset <= self._at < fragment.end:
+            if fragment is not None:
+                fragment.forget()
             fragment = self._fragment = self._payload.fragment_at(self._at)
-        block = (self._at - fragment.offset) // fmt.FRAGMENT_BLOCK_BYTES
+        return fragment, *divmod(self._at - fragment.offset, fmt.FRAGMENT_BLOCK_BYTES)
+
+    def _read_blocks(self, to: memoryview) -> int:
+        """Copy whole blocks of one fragment directly to their target; return how many bytes.
+
+        A damaged one ends the bytes before it; its own bytes are zeroed, and the next call raises.
+        """
+        fragment, block, inside = self._place()
+        position = fragment.position + block * fmt.FRAGMENT_BLOCK_BYTES
+        done = 0
+        while not inside and block < len(fragment.checksums):
+            size = fragment.block_bytes(block)
+            if size > len(to) - done:
+                break
+            try:
+                self._payload.copy_block(fragment, block, to, done)
+            except errors.DamageError:
+                to[done : done + size] = bytes(size)
+                if not done:
+                    raise
+                break
+            done += size
+            block += 1
+        if done and not fragment.region.writable:  # its memory is that of the file
+            fragment.region.forget(position, done)
+        return done
+
+    def _load_block(self) -> None:
+        fragment, block, _ = self._place()
         self._begin = self._end = 0  # an error leaves no other block in its place
         size = self._payload.copy_block(fragment, block, self._block, 0)
         begin = block * fmt.FRAGMENT_BLOCK_BYTES

@@ -99,7 +99,13 @@ def missing_page(path: str, number: int) -> errors.MissingPage:
 
 
 def map_file(
-    folder: Directory, name: str, size_bytes: int, *, writable: bool, reserved: bool = True
+    folder: Directory,
+    name: str,
+    size_bytes: int,
+    *,
+    writable: bool,
+    reserved: bool = True,
+    kept: bool = False,
 ) -> _core.Region:
     """Map a page or an index of exactly this size.
 
@@ -110,6 +116,7 @@ def map_file(
         writable: whether it is mapped for writing.
         reserved: whether all of a file that is written to must have blocks; False: the caller
             writes only where it has some, or reserves them first.
+        kept: whether the file stays open with the map, so that it can be lent.
 
     Raises:
         CorruptPage: it has another size.
@@ -123,15 +130,35 @@ def map_file(
                 if writable and reserved and not _has_all_blocks(status):
                     # Without blocks, a full disk would raise SIGBUS (I10).
                     os.posix_fallocate(fd, 0, size_bytes)
-                region = _core.Region(fd, size_bytes, writable)
+                region = _core.Region(fd, size_bytes, writable, kept)
                 region.on_lost = partial(lost_page, path)
                 return region
         except OSError as error:
             raise_typed(error, path, "mapping the file")
-    raise errors.CorruptPage(
+    raise wrong_size(path, found, size_bytes)
+
+
+def wrong_size(path: str, found: int, size_bytes: int) -> errors.CorruptPage:
+    """Return the error for a page or an index of another size."""
+    return errors.CorruptPage(
         f"{found} bytes, must be {size_bytes}",
         path=path, position=min(found, size_bytes), reason="wrong size", remedy=REMEDY,
     )  # fmt: skip
+
+
+def map_opened(fd: int, path: str, size: int, meta: AllMeta) -> _core.Region:
+    """Map a page that is not compressed, whose file is open, only to read it.
+
+    Raises:
+        CorruptPage: its size is not that of the queue's pages.
+        OSError: the system gives no map.
+    """
+    if size != meta.page_bytes:
+        raise wrong_size(path, size, meta.page_bytes)
+    region = _core.Region(fd, size, False)
+    region.on_lost = partial(lost_page, path)
+    region.queue_id = meta.queue_id
+    return region
 
 
 def _has_all_blocks(status: os.stat_result) -> bool:
@@ -144,14 +171,22 @@ def _has_all_blocks(status: os.stat_result) -> bool:
 
 
 def map_plain(
-    folder: Directory, name: str, meta: AllMeta, *, writable: bool, reserved: bool = True
+    folder: Directory,
+    name: str,
+    meta: AllMeta,
+    *,
+    writable: bool,
+    reserved: bool = True,
+    kept: bool = False,
 ) -> _core.Region:
     """Map a page that is not compressed; arguments as of `map_file`.
 
     Raises:
         CorruptPage: its size is not that of the queue's pages.
     """
-    region = map_file(folder, name, meta.page_bytes, writable=writable, reserved=reserved)
+    region = map_file(
+        folder, name, meta.page_bytes, writable=writable, reserved=reserved, kept=kept
+    )
     region.queue_id = meta.queue_id
     return region
 
@@ -224,9 +259,12 @@ class WritablePage:
         index: the map of its index.
         populated: the position up to which page faults were taken, or soon will be.
         reserved: as above.
+        header: as it was made, without the fields that the roll sets; None: the page tells.
     """
 
-    __slots__ = ("_files", "_folder", "index", "number", "populated", "region", "reserved")
+    __slots__ = (
+        "_files", "_folder", "header", "index", "number", "populated", "region", "reserved",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -243,8 +281,10 @@ class WritablePage:
         self.region: _core.Region = region
         self.index: _core.Region = index
         self.populated: int = 0
+        self.header: bytes | None = None
         self.reserved: int = len(region) if reserved is None else reserved
-        if not self.is_large:  # system calls that a roll does not need
+        # System calls that a roll does not need: a ring's page is reserved whole, and stays so.
+        if not self.is_large or region.is_renewable:
             return
         names = fmt.page_name(prefix, number), fmt.index_name(prefix, number)
         found = [folder.status(name) for name in names]
@@ -445,29 +485,57 @@ def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int
 class Page:
     """A page as a reader sees it: mapped without write access.
 
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        meta: of the queue.
+        number: of the page.
+        region: its map; None: it is mapped now.
+
     Attributes:
         is_compressed: whether its file is compressed.
         number: of the page.
         header: as it was when the page was opened.
+        identity: of its file.
     """
 
     is_compressed = False
 
-    def __init__(self, folder: Directory, prefix: str, meta: AllMeta, number: int) -> None:
+    def __init__(
+        self,
+        folder: Directory,
+        prefix: str,
+        meta: AllMeta,
+        number: int,
+        region: _core.Region | None = None,
+        identity: Identity = (0, 0),
+    ) -> None:
         self.number = number
+        self.identity = identity
         self._folder = folder
         self._prefix = prefix
         self._meta = meta
         name = fmt.page_name(prefix, number)
         self.path: str = folder.full(name)
-        self._memory: _core.Region | None = None
+        self._memory = region
         self.header: PageHeader = decode_header(self._open(name), meta.queue_id, number, self.path)
         self._index: _core.Region | None = None
 
     def _open(self, name: str) -> bytes:
         """Map the file; return the page's header."""
-        self._memory = map_plain(self._folder, name, self._meta, writable=False)
+        if self._memory is None:
+            self._memory = map_plain(self._folder, name, self._meta, writable=False)
         return self._memory.read(0, fmt.PAGE_HEADER_BYTES)
+
+    @property
+    def kept(self) -> _core.Region:
+        """The map of the file."""
+        return self.region
+
+    @property
+    def known_index(self) -> _core.Region | None:
+        """The map of its index, if it was mapped or rebuilt already."""
+        return self._index
 
     @property
     def region(self) -> _core.Region:

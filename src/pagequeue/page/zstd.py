@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pagequeue import errors
 from pagequeue.system.os_errors import raise_typed
-from pagequeue.util.optional import load
+from pagequeue.util.optional import install_command, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +114,7 @@ def _module(path: str | None) -> _Zstandard:
         return _known[name]
     raise errors.MissingExtra(
         "compressed pages need Zstandard, which is not installed",
-        path=path, extra="zstd", remedy="pip install 'pagequeue[zstd]'",
+        path=path, extra="zstd", remedy=install_command("zstd"),
     )  # fmt: skip
 
 

@@ -186,11 +186,17 @@ def draw_bins(
             number = bins.quantile(part)
             if number > 0:
                 panel.axvline(number, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
+                is_left = part == QUANTILES[0]  # so that two in one place can be read
+                panel.annotate(
+                    f"{part:.0%}", (number, 1), (-3 if is_left else 3, 2), color=GREY, fontsize=8,
+                    xycoords=("data", "axes fraction"), textcoords="offset points",
+                    ha="right" if is_left else "left",
+                )  # fmt: skip
                 notes.append(f"{part:.0%} up to {in_unit(number, units)}")
         _label_units(panel, edges, units)
     panel.set_ylim(bottom=0)
     _plain(panel.yaxis)
-    panel.set_title(", ".join(notes), fontsize=9, loc="left", color=GREY)
+    panel.set_title(", ".join(notes), fontsize=9, loc="left", color=GREY, pad=14)
 
 
 def _label_units(

@@ -11,8 +11,10 @@ from pagequeue.flow.feeders import Feeder, TaskFeeder, ThreadFeeder
 from pagequeue.flow.flow import Flow
 from pagequeue.meta.last_stored import bad_record, read_stored
 from pagequeue.queue.reading import last
+from pagequeue.receive.consumer import Consumer
 from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.send.codec_producer import make_producer
+from pagequeue.util.arguments import choice, type_error
 from pagequeue.util.timestamps import to_ns
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
     from pagequeue.util.literals import CommitMode, OnExpired
     from pagequeue.util.timestamps import TimeLike
+
+
+ONE_ELEMENT = (str, bytes, bytearray, memoryview)
+"""Iterable, and meant as one element."""
 
 
 def persist(
@@ -36,10 +42,8 @@ def persist(
 ) -> Flow:
     """Store what an iterator yields, and return it again; as `Queue.persist`."""
     store = queue.writable("persist")
-    if commit not in {"auto", "manual"}:
-        raise errors.InvalidOption(
-            f"commit is {commit!r}", path=store.folder.path, remedy='give "auto" or "manual"'
-        )
+    _check_source(source)
+    choice("commit", commit, ("auto", "manual"), path=store.folder.path)
     oldest = None if since is None else to_ns(since, store.clock)
     consumer = open_consumer(
         store, name, since=None, sequence=None, latest=False,
@@ -79,9 +83,11 @@ def _last_stored(queue: OpenQueue, consumer: NamedConsumer) -> Message | None:
         SyncFailed: the record that a flow exists is not on stable storage.
     """
     store = queue.readable()
-    flow_from = consumer.begin_flow()
+    flow_from = consumer._begin_flow()  # noqa: SLF001 - no user's
     while True:
         tail = store.tail.sequence
+        if store.published_end > tail:  # its producer died before it advanced the tail (I3)
+            return _last_published(store, tail)
         if store.read_meta.head_sequence < tail:
             message = next(iter(last(queue, 1)), None)
             if message is not None:
@@ -103,25 +109,41 @@ def _last_stored(queue: OpenQueue, consumer: NamedConsumer) -> Message | None:
             )
 
 
+def _last_published(store: Store, sequence: int) -> Message:
+    """Return the last message that readers find, from one on that is there."""
+    consumer = Consumer(store)
+    try:
+        consumer.seek(sequence=sequence)
+        message = consumer.poll()
+        while (following := consumer.poll()) is not None:
+            message = following
+        assert message is not None
+        return message
+    finally:
+        consumer.close()
+
+
 def _upstream(source: Source, queue: OpenQueue, consumer: NamedConsumer) -> Upstream:
     """Return the iterable to read from; if the source is a function, call it.
 
     Raises:
-        TypeError: the source is neither an iterable nor a function that returns one.
+        InvalidType: the function returns no iterable of elements.
     """
-    upstream = source
-    if not isinstance(source, Iterable | AsyncIterable):
-        if not callable(source):
-            raise TypeError(
-                f"{type(source).__name__} is neither iterable, nor asynchronously iterable, nor "
-                "a function that returns what is"
-            )
-        upstream = source(_last_stored(queue, consumer))
-    if isinstance(upstream, str | bytes | bytearray | memoryview):
-        raise TypeError(f"{type(upstream).__name__} is one element: give an iterable of them")
-    if not isinstance(upstream, Iterable | AsyncIterable):
-        raise TypeError(f"the function returned {type(upstream).__name__}, which is not iterable")
+    if isinstance(source, Iterable | AsyncIterable):
+        return source
+    upstream = source(_last_stored(queue, consumer))
+    if isinstance(upstream, ONE_ELEMENT) or not isinstance(upstream, Iterable | AsyncIterable):
+        raise type_error("what source returned", upstream, "an iterable of elements")
     return upstream
+
+
+def _check_source(source: Source) -> None:
+    """Raise InvalidType before there is a consumer: it is neither an iterable nor a function."""
+    if isinstance(source, ONE_ELEMENT):
+        raise type_error("source", source, "an iterable of elements")
+    if not isinstance(source, Iterable | AsyncIterable) and not callable(source):
+        wanted = "iterable, asynchronously iterable, or a function that returns it"
+        raise type_error("source", source, wanted)
 
 
 def _feeder(store: Store, upstream: Upstream, options: OpenOptions) -> Feeder:

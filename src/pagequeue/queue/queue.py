@@ -7,7 +7,6 @@ are in the package `maintenance`, groups in `group`.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Generic, overload
 
@@ -35,10 +34,12 @@ from pagequeue.store.flush import Sync, sync_policy
 from pagequeue.store.store import Store
 from pagequeue.system.directory import FILE_MODE
 from pagequeue.system.trust import trusted
+from pagequeue.util.arguments import absolute_path, type_error
 from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import TimeLike, system_clock
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
     from typing import Any, Literal, Unpack
 
@@ -83,7 +84,7 @@ class Queue(Closing, Generic[Sent]):
         read_only: open without write permission, write no byte, and lock only the pages that are
             read, shared. Waiting readers then poll every 50 us to 10 ms instead of being woken.
         page_bytes: size of each page file, a multiple of 4096 from 4096 to 2**30; 64 MiB for a
-            new queue. A message, and a batch, must fit into one page.
+            new queue. A message or batch that does not fit into one page takes several.
         sync: how durable the messages of this process's producers are across a power cut.
             `"none"`: a prefix survives, as far as the system has written it. `"always"`: all sent
             messages survive. An int N: all but at most the last N - 1 messages of each producer. A
@@ -118,7 +119,7 @@ class Queue(Closing, Generic[Sent]):
         ring: bytes of a new queue that is a ring: its page files never take more, pages that all
             named consumers and groups have acknowledged are used again, and a sender that finds
             none waits until one is. While there is no named consumer the oldest messages go. Pages
-            have an eighth of it unless `page_bytes` is given; a message, and a batch, should fit
+            have a quarter of it unless `page_bytes` is given; a message, and a batch, should fit
             into one. Every later opening is of the same ring, given again or not; it takes no
             `retention`, no `compress_after`, no `sync` but `"none"`, and not
             `on_full="drop_oldest"`. A kill loses nothing; a power cut any or all of what was not
@@ -204,18 +205,16 @@ class Queue(Closing, Generic[Sent]):
         dtype: DTypeLike | None = None,
         codec: CodecName | None = None,
     ) -> None:
-        if not os.fspath(directory):
-            raise errors.InvalidOption(
-                "directory is empty", remedy="give a path, '.' for the current directory"
-            )
-        path = os.path.abspath(os.fsdecode(directory))
+        path = absolute_path("directory", directory)
         page_bytes, lock_timeout = options.check_options(path, prefix, page_bytes, lock_timeout)
         file_mode = options.check_file_mode(path, file_mode)
         sync_every, flush_seconds = sync_policy(sync)
         options.check_sync_failure(path, on_sync_failure)
-        full_timeout = options.check_full(path, on_full or "raise", full_timeout)
+        full_timeout = options.check_full(
+            path, "raise" if on_full is None else on_full, full_timeout
+        )
         if not isinstance(retention, Retention | None):
-            raise TypeError(f"retention must be a Retention, not {type(retention).__name__}")
+            raise type_error("retention", retention, "a Retention")
         compressing = options.check_compress(path, compress_after, compress_level)
         if (ring := options.check_ring(path, ring, page_bytes)) is not None:
             options.refuse_beside_ring(
@@ -676,7 +675,7 @@ class Queue(Closing, Generic[Sent]):
             until: end before the first message that is not older (exclusive).
             sequence: begin with this message.
             limit_count: most messages in a batch, 1 to 1_048_576; it also ends with its page, and
-                after about 2 MiB.
+                after about 2 MiB, or 256 KiB while `payloads` of the batches are read.
             speed: as for `replay`; a batch holds all messages that are due. Arrow's streams have no
                 pauses.
             copy: what Arrow's streams hold: copies of the payloads, as binary, or as strings with
@@ -841,6 +840,9 @@ class Queue(Closing, Generic[Sent]):
 
     def remove_consumer(self, name: str) -> None:
         """Remove a named consumer or a group for good; retention keeps no page for it any more.
+
+        Args:
+            name: of the consumer or group.
 
         Raises:
             ConsumerNotFound: no consumer or group has this name.

@@ -17,7 +17,7 @@ from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.receive.pace import pace_of
 from pagequeue.receive.paced_replay import PacedReplay
 from pagequeue.receive.replay import Replay
-from pagequeue.util.numbers import whole
+from pagequeue.util.arguments import whole
 from pagequeue.util.timestamps import array_to_ns, is_masked, to_ns
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def batches(
     copy: bool = True,
 ) -> Batches:
     """Return a finite iterator of batches; as `Queue.batches`."""
+    limit_count = whole("limit_count", limit_count, 1, fmt.READ_COUNT_MAX)
     store = queue.readable()
     oldest = None if since is None else to_ns(since, store.clock)
     newest = None if until is None else to_ns(until, store.clock, name="until")
@@ -102,9 +103,7 @@ def batches(
 
 def last(queue: OpenQueue, count: int) -> Batch:
     """Return the last messages; as `Queue.last`."""
-    count = whole("count", count)
-    if count < 0:
-        raise errors.InvalidOption(f"count is {count}", remedy="give 0 or more")
+    count = whole("count", count, 0)
     return queue.readable().while_retained(partial(_last, queue, count))
 
 
@@ -160,7 +159,7 @@ def _ns_of(timestamps: NDArray[np.generic]) -> NDArray[np.int64]:
     """Return timestamps as int64 ns.
 
     Raises:
-        TypeError: they are neither integers nor datetime64.
+        InvalidType: they are neither integers nor datetime64.
     """
     if is_masked(timestamps):
         raise errors.InvalidOption(
@@ -172,7 +171,9 @@ def _ns_of(timestamps: NDArray[np.generic]) -> NDArray[np.int64]:
             raise errors.InvalidOption("timestamps has a NaT", remedy="leave it out")
         return array_to_ns(timestamps)
     if timestamps.dtype.kind not in "iu" and timestamps.size:
-        raise TypeError(f"timestamps must be integers of ns or datetime64, not {timestamps.dtype}")
+        raise errors.InvalidType(
+            f"timestamps must be integers of ns or datetime64, not {timestamps.dtype}"
+        )
     if (
         timestamps.dtype.kind == "u"
         and timestamps.size

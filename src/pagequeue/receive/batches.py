@@ -6,6 +6,7 @@ is.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 BATCH_BYTES: Final = 2 << 20
 """A batch ends after so many bytes of its page: enough that the cost of each batch is small, and
 few enough to fit into a processor's cache."""
+LIST_BYTES: Final = 256 << 10
+"""Or after so many, where payloads are taken as lists: what was checked, the objects to which it is
+copied, and those of the batch before, whose memory is used again, fit into it together."""
 
 
 class Batches(Iterator[Batch], Closing):
@@ -56,11 +60,20 @@ class Batches(Iterator[Batch], Closing):
         self._again = again
         self._limit_count = limit_count
         self._copy = copy
+        self._first = replay.sequence
+        self._bytes_max = BATCH_BYTES
+        self._last: weakref.ref[Batch] | None = None  # it can have the only map of a page
 
     def __next__(self) -> Batch:
-        batch = self._replay.read_batch(self._limit_count, BATCH_BYTES)
+        last = None if self._last is None else self._last()
+        if last is not None:
+            is_list = last._payloads is not None  # noqa: SLF001 - its own library
+            self._bytes_max = LIST_BYTES if is_list else BATCH_BYTES
+            del last  # if it was the caller's to drop, its memory is used again now
+        batch = self._replay.read_batch(self._limit_count, self._bytes_max)
         if batch is None:
             raise StopIteration
+        self._last = weakref.ref(batch)
         return batch
 
     @property
@@ -84,7 +97,11 @@ class Batches(Iterator[Batch], Closing):
             >>> queue.batches().schema.names
             ['sequence', 'timestamp', 'payload']
         """
-        return arrow.schema(self._kind, copy=self._copy, text=True)
+        return arrow.schema(self._kind, copy=self._copy, text=True, wide=self._is_wide())
+
+    def _is_wide(self) -> bool:
+        """Whether copies need offsets of 64 bits: a stream has one schema for all batches."""
+        return self._replay.holds_over(arrow.COPY_BYTES_MAX, self._first)
 
     def __arrow_c_schema__(self) -> object:
         """Return the schema of Arrow's stream, as a capsule."""
@@ -95,8 +112,8 @@ class Batches(Iterator[Batch], Closing):
 
         Args:
             requested_schema: the schema that the reader prefers, as a capsule: payloads are copied
-                unless its `payload` is of type binary_view; large_binary is needed where a message
-                exceeds 2 GiB.
+                unless its `payload` is of type binary_view. Without one, `payload` is large_binary
+                where a message exceeds 2 GiB.
 
         Raises:
             MissingExtra: pyarrow is not installed.
@@ -106,13 +123,15 @@ class Batches(Iterator[Batch], Closing):
                 `to_arrow` raises them as they are.
         """
         return arrow.stream_capsule(
-            _all(self._again(), self._limit_count), self._kind, requested_schema, copy=self._copy
-        )
+            _all(self._again(), self._limit_count), self._kind, requested_schema, copy=self._copy,
+            wide=self._is_wide(),
+        )  # fmt: skip
 
     def to_arrow(self, *, copy: bool | None = None) -> Any:  # noqa: ANN401 - pyarrow may be missing
         """Return the whole part as a `pyarrow.RecordBatchReader`; needs the extra `arrow`.
 
-        It gives the same as `pyarrow.table(batches)`, and raises this library's own errors.
+        It gives the same as `pyarrow.table(batches)`, and raises this library's own errors. Where a
+        message exceeds 2 GiB, `payload` is large_binary in all batches.
 
         Args:
             copy: as for `Batch.to_arrow`; None: as `Queue.batches` was called.
@@ -121,15 +140,16 @@ class Batches(Iterator[Batch], Closing):
             MissingExtra: pyarrow is not installed.
             Expired: retention removed the beginning of the part.
             ClosedError: the queue was closed; also from the reader, if it is closed meanwhile.
-            MessageTooLarge: from the reader: a message exceeds 2 GiB, and its batches have one
-                schema: take `Batch.to_arrow` of each.
+            MessageTooLarge: from the reader, with `copy=False`: a message exceeds 2 GiB.
 
         Example:
             >>> queue.batches().to_arrow().read_all().num_rows
             5
         """
         copy = self._copy if copy is None else copy
-        return arrow.batch_reader(_all(self._again(), self._limit_count), self._kind, copy=copy)
+        return arrow.batch_reader(
+            _all(self._again(), self._limit_count), self._kind, copy=copy, wide=self._is_wide()
+        )
 
     def close(self) -> None:
         """Unmap the page; Arrow's streams continue.

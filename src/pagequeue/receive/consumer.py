@@ -7,6 +7,7 @@ next page, damage, timeouts.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
@@ -133,12 +134,11 @@ class PageReader(_core.Reader, Closing):
         old: list[object] = [self._region]  # not by its number: retention may have removed it
         try:
             page = self._store.page(self._page_number + 1)
-        except (
-            errors.Expired
-        ):  # a page of fragments, or an empty one, can be gone without a message
+        except errors.Expired as error:
+            # A page of fragments, or an empty one, can be gone without a message.
             head = self._store.seek_head()
             if head.sequence != self.sequence:
-                raise
+                raise self._store.expired() from error  # the head has moved since that error
             self._go(head)
             return True
         if page.first_sequence != self.sequence:
@@ -147,7 +147,7 @@ class PageReader(_core.Reader, Closing):
                 path=page.path, position=0, reason="wrong first sequence", remedy=REMEDY,
             )  # fmt: skip
         self._enter(page.region, page.number, fmt.PAGE_HEADER_BYTES, self.sequence)
-        self._store.background.drop(old)
+        self._store.pages.passed(page.number - 1, old)
         return True
 
     def _fill(self, position: int) -> bool:
@@ -318,6 +318,10 @@ class Consumer(PageReader):
     ) -> None:
         """Acknowledge messages; only a named consumer can.
 
+        Args:
+            message_or_sequence: as for `NamedConsumer.ack`.
+            durable: the same.
+
         Raises:
             UsageError: this consumer has no name.
 
@@ -381,6 +385,11 @@ class Consumer(PageReader):
             >>> consumer.seek(since=timedelta(hours=1))
         """
         store = self._store
+        if type(since) is int and sequence is None and not latest and not self._is_passed:
+            lasts, known = store.pages.table
+            at = bisect_left(lasts, since)
+            if at < len(known) and self._find(since, known[at]):
+                return
         store.check_process(self._kind)
         if self._closed:
             self._on_event(_core.EVENT_CLOSED, 0)
@@ -397,7 +406,7 @@ class Consumer(PageReader):
         elif sequence is not None:
             place = store.seek_sequence(sequence)
         elif latest:
-            place = store.seek_sequence(store.tail.sequence)
+            place = store.seek_tail()
         else:
             place = store.seek_head()
         self._go(place)

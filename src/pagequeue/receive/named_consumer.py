@@ -16,7 +16,7 @@ from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import Cursor, CursorMeta
 from pagequeue.receive.consumer import Consumer
 from pagequeue.store.options import check_consumer_name
-from pagequeue.util.numbers import whole
+from pagequeue.util.arguments import shown, whole
 
 if TYPE_CHECKING:
     from pagequeue._core import Message
@@ -61,21 +61,25 @@ class NamedConsumer(Consumer):
         """Go to the place of the cursor."""
         store, sequence = self._store, cursor.meta.next_sequence
         tail = store.tail.sequence
-        if sequence > tail:
+        end = tail if sequence <= tail else store.published_end
+        if sequence > end:
             # Another version of the file was copied here while the queue was in use.
             log.warning(
                 "%s: the cursor is at %d, after the next sequence %d: lowered to that",
-                cursor.meta.path, sequence, tail,
+                cursor.meta.path, sequence, end,
             )  # fmt: skip
-            sequence = tail
+            sequence = end
             cursor.meta.move(sequence)
             cursor.sync()
         cursor.meta.opened(store.clock())
         self._cursor = cursor
         try:
-            self._go(store.seek_sequence(sequence))
+            self._go(store.seek_sequence(min(sequence, tail)))
         except errors.Expired:
             self._enter_before_head(sequence)
+        # Past what a producer published that died before it advanced the tail (I3).
+        while tail <= self.sequence < sequence and self._batch(sequence - self.sequence, 0.0):
+            pass
 
     @property
     def acknowledged(self) -> int:
@@ -106,7 +110,7 @@ class NamedConsumer(Consumer):
         Raises:
             InvalidOption: the message was not received yet, or not since the last `seek`.
             SyncFailed: with `durable`: acknowledged, but a power cut can undo that.
-            TypeError: the argument is neither a message nor a sequence.
+            InvalidType: the argument is neither a message nor a sequence.
             ConcurrentUse, ClosedError, ForkedError: the handle cannot be used.
 
         Example:
@@ -122,7 +126,7 @@ class NamedConsumer(Consumer):
             wanted = _end_of(message_or_sequence)
             if not 0 < wanted <= received:
                 raise errors.InvalidOption(
-                    f"message {wanted - 1} was not received",
+                    f"message_or_sequence is {shown(wanted - 1)}, which was not received",
                     path=store.folder.path,
                     remedy=f"acknowledge received messages, up to message {received - 1}",
                 )
@@ -134,7 +138,7 @@ class NamedConsumer(Consumer):
         if durable:
             self._cursor.sync()
 
-    def begin_flow(self) -> int:
+    def _begin_flow(self) -> int:
         """Record durably that a flow of this name needs the last message.
 
         Returns:
@@ -142,10 +146,6 @@ class NamedConsumer(Consumer):
 
         Raises:
             SyncFailed: the record is not on stable storage.
-
-        Example:
-            >>> consumer.begin_flow() == queue.tail_sequence + 1
-            True
         """
         meta = self._cursor.meta
         meta.begin_flow(self._store.tail.sequence)
@@ -214,9 +214,7 @@ def _end_of(message_or_sequence: Message | int) -> int:
     """Return the sequence after a message."""
     if isinstance(message_or_sequence, _core.Message):
         return message_or_sequence.sequence + 1
-    if isinstance(message_or_sequence, bool):
-        raise TypeError("ack takes a message or its sequence, not a bool")
-    return whole("the sequence", message_or_sequence) + 1
+    return whole("message_or_sequence", message_or_sequence) + 1
 
 
 def open_consumer(

@@ -12,8 +12,8 @@ import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from pagequeue.errors import InvalidOption
-from pagequeue.util.numbers import number
+from pagequeue.errors import InvalidType
+from pagequeue.util.arguments import number, type_error, value_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,14 +56,13 @@ class Pace:
         clock: Callable[[], int] | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
+        remedy = "give a number above 0, or None for as fast as possible"
         try:
-            speed = number("speed", speed)
-        except TypeError:
-            raise TypeError(f"speed is a number or a Pace, not {type(speed).__name__}") from None
+            speed = number("speed", speed, remedy)
+        except InvalidType:
+            raise type_error("speed", speed, "a number or a Pace") from None
         if not (speed > 0 and math.isfinite(speed)):
-            raise InvalidOption(
-                f"speed is {speed}", remedy="give a number above 0, or None for as fast as possible"
-            )
+            raise value_error("speed", speed, remedy)
         self.speed: float = speed
         self._clock = clock or time.monotonic_ns
         self._sleep = sleep
@@ -72,6 +71,9 @@ class Pace:
 
     def left_ns(self, timestamp: int) -> int:
         """Return the ns until a message is due, 0 or less if it is due; the first call starts.
+
+        Args:
+            timestamp: of the message, ns.
 
         Example:
             >>> pace.left_ns(message.timestamp) <= 0  # the first one is due at once
@@ -104,6 +106,10 @@ class Pace:
     def sleep(self, seconds: float, ended: Wakeup) -> None:
         """Sleep so many seconds, or until another thread sets the event.
 
+        Args:
+            seconds: at most; it may return earlier.
+            ended: the event.
+
         Example:
             >>> from pagequeue.util.wakeup import Wakeup
             >>> pace.sleep(0.001, Wakeup())
@@ -115,6 +121,9 @@ class Pace:
 
     async def sleep_async(self, seconds: float) -> None:
         """Let the event loop run for so many seconds or fewer.
+
+        Args:
+            seconds: at most.
 
         Example:
             >>> await pace.sleep_async(0.001)

@@ -100,6 +100,19 @@ class Replay(PageReader):
         self._ahead_bytes = bytes_max
         return batch
 
+    def holds_over(self, size_bytes: int, sequence: int) -> bool:
+        """Whether a message of its queue, from a sequence on, has more bytes than this.
+
+        Args:
+            size_bytes: of a payload.
+            sequence: of the first message that counts.
+
+        Example:
+            >>> queue.replay().holds_over(1 << 20, 0)
+            False
+        """
+        return self._store.holds_over(size_bytes, sequence)
+
     def _turn(self) -> bool:
         has_turned = super()._turn()
         self._populate_ahead()

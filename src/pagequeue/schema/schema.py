@@ -14,6 +14,7 @@ import numpy as np
 from pagequeue import errors
 from pagequeue.schema import codec as codecs
 from pagequeue.schema import dtype_json
+from pagequeue.util.arguments import choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -217,9 +218,8 @@ def requested_schema(
     Raises:
         InvalidOption: they are invalid, or exclude each other.
     """
-    if codec is not None and codec not in codecs.NAMES:
-        names = ", ".join(map(repr, codecs.NAMES))
-        raise errors.InvalidOption(f"codec is {codec!r}", path=path, remedy=f"give one of {names}")
+    if codec is not None:
+        choice("codec", codec, codecs.NAMES, path=path)
     if dtype is None:
         return RequestedSchema(None, codec, is_journal)
     if codec not in {None, codecs.BYTES}:

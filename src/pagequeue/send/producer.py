@@ -22,6 +22,7 @@ from pagequeue.columns.inputs import (
     check_count,
     columns_of,
     is_columnar,
+    items_of,
     times_of,
 )
 from pagequeue.meta.all_and_read_meta import field_of, lost_meta
@@ -32,6 +33,7 @@ from pagequeue.send.async_send import DeferredEvents, starved
 from pagequeue.store.sealed import sealed_page
 from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.util import arguments
 from pagequeue.util.closing import Closing
 from pagequeue.wait.coroutine import check_timeout
 
@@ -261,7 +263,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             self._store, payloads, times, at=at, timeout=timeout, check=self._deferred.check,
             synced=self._syncs,
         )  # fmt: skip
-        self.flush_if_asked(sent.stop)
+        self._flush_if_asked(sent.stop)
         return sent
 
     def _bulk(self) -> BulkSending:
@@ -296,24 +298,14 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._check_open()
         if self._record_bytes:
             raise record_size(self._store, 0)
+        if timestamp is not None:
+            timestamp = arguments.timestamp("timestamp", timestamp)
         return self._bulk().open(self, self._store, timestamp, synced=self._syncs)
 
-    def flush_if_asked(self, end_sequence: int) -> None:
-        """Flush what was sent by pages, if each send is flushed, or a number of them.
-
-        Example:
-            >>> producer.flush_if_asked(queue.tail_sequence)
-        """
+    def _flush_if_asked(self, end_sequence: int) -> None:
+        """Flush what was sent by pages, if each send is flushed, or a number of them."""
         if self._syncs:
             self._flush_sent(end_sequence)
-
-    def check_open(self) -> None:
-        """Raise unless this process may use the producer.
-
-        Example:
-            >>> producer.check_open()
-        """
-        self._check_open()
 
     def _in_columns(self, payloads: object) -> ColumnInput | None:
         """Return payloads that are columns; None: they are not columns."""
@@ -369,7 +361,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         cancelled while it waits for a sync, which only happens with another `sync` than "none", the
         message is sent and visible, but may not be on stable storage. A message of several pages
         is written by a thread: a task that is cancelled meanwhile has not sent it, unless the
-        thread was about to make it visible.
+        thread was about to make it visible; then it can follow what the task sends next.
 
         Args:
             payload: as for `send`.
@@ -429,7 +421,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         # Keeps I2 and I8.
         fixed = payloads if is_columnar(payloads) else list(payloads)  # tried more than once
         if timestamps is not None and not is_columnar(timestamps):
-            timestamps = list(timestamps)
+            timestamps = items_of(timestamps)
         return await async_send.send_from_loop(
             self,
             lambda: self.send_many(fixed, timestamps=timestamps, at=at, timeout=timeout),
@@ -528,17 +520,14 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._check_open()
         check()
 
-    def seal(self) -> None:
-        """Seal the active page, even an empty one, and even after a failed sync.
-
-        Example:
-            >>> producer.seal()
-        """
+    def _seal(self) -> None:
+        """Seal the active page, even an empty one, and even after a failed sync."""
         self._roll_from(self._store.tail.page_number, self._store.roller.deadline())
 
     # --- events of the core -----------------------------------------------------------------------
 
     def _check_open(self) -> None:
+        """Raise unless this process may use the producer."""
         self._store.check_process("producer")
         if self._closed:
             raise self._closed_error()
@@ -683,12 +672,13 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                     if store.tail.page_number == tail.page_number:
                         raise  # else others rolled again, and this page was retired or compressed
             self._ahead_since = (time.monotonic(), tail.position)
+            is_whole = store.meta.is_ring and page.populated >= len(page.region)
             self._attach(
                 page.region,
                 page.index,
                 page.number,
                 tail.first_sequence,
-                tail.position + FIRST_AHEAD_BYTES,
+                len(page.region) if is_whole else tail.position + FIRST_AHEAD_BYTES,
                 *page.reserved_bytes,
             )
             self._told_reserved = page.reserved
@@ -764,8 +754,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                     raise
                 break  # others rolled again, and this page was retired or compressed
             with self._guard:
-                self._move()
-                if self._page_number != number:
+                if not self._is_at(number):
                     return None  # another process rolled meanwhile
                 result = self._roll(next_page.region, store.roller.header(next_page))
                 if result == _core.APPEND_LOST:
@@ -785,13 +774,14 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._move()
         return first_sequence
 
-    def freeze(self) -> Tail | None:
-        """Stop all processes from writing to the active page; None: try again (M3).
+    def _is_at(self, number: int) -> bool:
+        """Whether a page is the active one, or was a moment ago, which the core compares."""
+        if self._page_number != number:
+            self._move()
+        return self._page_number == number
 
-        Example:
-            >>> producer.freeze().sequence
-            5
-        """
+    def _freeze_page(self) -> Tail | None:
+        """Stop all processes from writing to the active page; None: try again (M3)."""
         self._check_open()
         self._move()
         result, *words = self._freeze()
@@ -832,9 +822,6 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             return
         then, there = self._ahead_since
         now = time.monotonic()
-        if store.meta.is_ring and page.populated >= len(page.region):
-            self._ahead(len(page.region))
-            return
         self._ahead_since = (now, position)
         fast = position - there > (now - then) * FAST_BYTES_PER_S
         reach = FAST_AHEAD_BYTES if fast else SLOW_AHEAD_BYTES

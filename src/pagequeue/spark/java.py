@@ -20,6 +20,7 @@ import tempfile
 from typing import Final, NamedTuple
 
 from pagequeue import errors
+from pagequeue.util.optional import install_command
 
 MODULE: Final = "jdk.incubator.vector"
 ADDED: Final = f"--add-modules={MODULE}"
@@ -27,7 +28,7 @@ OLDEST: Final = 17
 SECONDS: Final = 60
 REMEDY: Final = (
     "install Java 17 or 21 (on Debian: apt-get install openjdk-17-jre-headless) and point "
-    "JAVA_HOME at it, or pip install 'pagequeue[spark-java]', which brings one along"
+    f"JAVA_HOME at it, or {install_command('spark-java')}, which brings one along"
 )
 VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 

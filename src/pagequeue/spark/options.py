@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import Trust
 
 Value = TypeVar("Value")
-PARTS_MAX: Final = 100_000
+CHECKS: Final = ("columns", "used", "all")
+READERS: Final = ("auto", "native", "python")
 READING: Final = (
     "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
     "partitionBytes", "onDamage", "onExpired", "durableOnly", "reader", "check",
@@ -30,7 +31,9 @@ READING: Final = (
 STREAMING: Final = (
     "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
     "maxBytesPerTrigger", "partitionBytes", "onDamage", "onExpired", "durableOnly", "consumer",
+    "reader",
 )  # fmt: skip
+PLACE: Final = frozenset({"path", "paths", "prefix", "trust"})
 WRITING: Final = (
     "path", "prefix", "trust", "pageBytes", "writer", "piece", "checkpointLocation", "queryName",
 )  # fmt: skip
@@ -56,9 +59,9 @@ class ReadOptions:
         records_max: messages of a micro-batch, None: no limit.
         bytes_max: bytes of a micro-batch, None: no limit.
         consumer: the name under which progress is acknowledged, None: none.
-        checks_all: whether each frame of the wanted messages is read and checked, whatever the
-            query needs of it.
-        reader: "python", "native", or "auto" for the native one where it can: what reads a table.
+        check: which frames of the wanted messages are read and checked: those that the "columns"
+            of the frame need, those that are "used" by the query, or "all".
+        reader: "python", "native", or "auto" for the native one where it can: what reads the pages.
     """
 
     paths: tuple[str, ...]
@@ -76,8 +79,8 @@ class ReadOptions:
     records_max: int | None = None
     bytes_max: int | None = None
     consumer: str | None = None
-    checks_all: bool = False
-    reader: str = "python"
+    check: str = "columns"
+    reader: str = "auto"
 
     @property
     def is_glob(self) -> bool:
@@ -202,8 +205,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         records_max=options.parsed("maxRecordsPerTrigger", _counted),
         bytes_max=options.parsed("maxBytesPerTrigger", _counted),
         consumer=options.text("consumer"),
-        checks_all=options.choice("check", "used", "all") == "all",
-        reader=options.choice("reader", "python", "auto", "native"),
+        check=options.choice("check", *CHECKS),
+        reader=options.choice("reader", *READERS),
     )
 
 
@@ -213,9 +216,21 @@ def place_options(given: Mapping[str, str]) -> ReadOptions:
     Raises:
         InvalidOption: the path is missing, or trust is invalid.
     """
-    names = {"path", "paths", "prefix", "trust"}
-    place = {name: value for name, value in given.items() if name.lower() in names}
-    return read_options(place, streaming=False)
+    return _some_options(given, PLACE)
+
+
+def choosing_options(given: Mapping[str, str]) -> ReadOptions:
+    """Return the options that say which reader can read a table or a stream; ignores the others.
+
+    Raises:
+        InvalidOption: one of them is invalid, or the path is missing.
+    """
+    return _some_options(given, PLACE | {"ondamage", "onexpired", "check", "reader"})
+
+
+def _some_options(given: Mapping[str, str], names: frozenset[str]) -> ReadOptions:
+    some = {name: value for name, value in given.items() if name.lower() in names}
+    return read_options(some, streaming=False)
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:

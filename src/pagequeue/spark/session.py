@@ -7,7 +7,6 @@ takes a third less time than TCP, and in larger batches.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Final
@@ -15,24 +14,25 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
-from pagequeue import errors
 from pagequeue.spark.columns import schema_of
 from pagequeue.spark.java import find_java
 from pagequeue.spark.native import reader as native
-from pagequeue.spark.native.building import NotCompiled
-from pagequeue.spark.options import place_options, read_options
-from pagequeue.spark.source import NAME, PageQueueSource, dtype_of, inferred
+from pagequeue.spark.native.choosing import cannot, refused
+from pagequeue.spark.options import read_options
+from pagequeue.spark.source import PageQueueSource, dtype_of
 from pagequeue.util.timestamps import system_clock as now
 from pagequeue.util.timestamps import to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
+    from pagequeue.spark.options import ReadOptions
     from pagequeue.util.timestamps import TimeLike
 
-log: logging.Logger = logging.getLogger("pagequeue")
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -73,10 +73,16 @@ def register(spark: SparkSession) -> None:
     Spark 4 resolves the format of a write in the session that is active in the calling thread, and
     a thread that did not create the session has none.
     """
+    _register(spark)
+
+
+def _register(spark: SparkSession) -> str:
+    """Register the source; return why the native reader cannot read, empty: it can."""
     spark.dataSource.register(PageQueueSource)
     machine = getattr(spark, "_jvm", None)  # a session of Spark Connect has none
     if machine is not None:
         machine.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - the only access
+    return native.prepare(spark)
 
 
 def read(
@@ -97,22 +103,22 @@ def read(
         since: only messages that are not older: int ns, aware datetime, timedelta ago, or a text:
             `10m`, ISO 8601 with its zone.
         until: only messages before the first that is not older.
-        options: as for `format("pagequeue")`; and `reader="native"`: pages are read in the JVM,
-            filters on `queue`, `sequence` and the times become ranges, and `count`, `min` and `max`
-            of them read no payload. `reader="auto"` is the native reader where it can read this,
-            and "python", the default, where it cannot: the log says which, and why, and
-            `explain()` shows which, and what is pushed down. What a query does not read is not
-            checked: `count` sees no damage, with `check="all"` it reads and checks every frame.
+        options: as for `format("pagequeue")`. `reader="auto"`, the default, reads pages in the JVM
+            where the native reader can read this, and with "python", the Python source, where it
+            cannot: the log says which, and why, and `explain()` shows which, and what is pushed
+            down. `check="columns"`, the default, reads and checks what the columns need, in
+            `count()` too: with `payload` among them each frame. `check="used"` does so for what the
+            query uses: then `count`, `min` and `max` of sequence and times read no payload, and
+            notice no damage.
 
     Raises:
         InvalidOption: a column or an option is unknown, or the native reader is asked for what it
-            does not know. QueueNotFound: no queue matches.
-        DtypeMismatch: the queues have different dtypes.
+            does not know. DtypeMismatch: the queues have different dtypes.
 
     Example:
-        >>> read(spark, "events", reader="native").where("sequence < 3").count()
+        >>> read(spark, "events").where("sequence < 3").count()
     """
-    register(spark)
+    why = _register(spark)
     several = not isinstance(path, str | os.PathLike)
     paths = [os.fspath(one) for one in path] if several else [os.fspath(path)]  # type: ignore[union-attr,arg-type]
     given = {name: str(value) for name, value in options.items()}
@@ -121,41 +127,84 @@ def read(
             if not isinstance(bound, str):
                 bound = str(max(to_ns(bound, now, name=name), 0))  # noqa: PLW2901 - as text
             given[name] = bound
-    place = {**given, "paths": json.dumps(paths)}
-    if any(name.lower() == "reader" for name in given):
-        wanted = read_options(place, streaming=False).reader  # what is wrong anywhere is told now
-    else:
-        wanted = "python"
-    if wanted != "python":
-        chosen = _native(spark, place, columns)
-        if not isinstance(chosen, str):
-            log.info("%s: read by the native reader", ", ".join(paths))
-            return chosen
-        if wanted == "native":
-            raise errors.InvalidOption(
-                f"the native reader cannot read this: {chosen}",
-                remedy='give reader="python", or "auto"',
-            )
-        log.info("%s: read by the Python source: %s", ", ".join(paths), chosen)
-    reader = spark.read.format(NAME).options(**given)
-    if columns is not None:
-        reader = reader.schema(inferred(place_options(place), columns))
+    wanted = read_options({**given, "paths": json.dumps(paths)}, streaming=False)
+    dtype = dtype_of(wanted)
+    schema = schema_of(columns, dtype)
+    _check_reader(wanted, schema, dtype, why)
+    reader = spark.read.format(native.FORMAT).options(**given).schema(schema)
     return reader.load(paths if several else paths[0])
 
 
-def _native(
-    spark: SparkSession, given: dict[str, str], columns: Sequence[str] | None
-) -> DataFrame | str:
-    """Return what the native reader reads, or why it cannot."""
-    dtype = dtype_of(place_options(given))
-    schema = schema_of(columns, dtype)
-    why = native.cannot(spark, given, native.column_specs(dtype), schema)
-    if why is not None:
-        return f"it {why}"
-    try:
-        return native.frame(spark, given, dtype, schema)
-    except NotCompiled as error:
-        return str(error)
+def read_stream(
+    spark: SparkSession,
+    path: str | os.PathLike[str] | Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    **options: object,
+) -> DataFrame:
+    """Return queues as a stream.
+
+    Args:
+        spark: a session; the source is registered.
+        path: of a queue's directory, a glob of them, or several of either; queues that match later
+            join.
+        columns: those that are wanted: what the others need is not read. None: all.
+        options: of a stream, as for `readStream.format("pagequeue")`. `reader="auto"`, the default,
+            reads pages in the JVM where the native reader can read this, and with "python", the
+            Python source, where it cannot: the log says which, and why, and the query's progress
+            names it as the source. Offsets are the same, so a query continues from a
+            checkpoint of the other reader.
+
+    Raises:
+        InvalidOption: a column or an option is unknown, or the native reader is asked for what it
+            does not know. DtypeMismatch: the queues have different dtypes.
+
+    Example:
+        >>> stream = read_stream(spark, "events", consumer="copier")
+        >>> query = stream.writeStream.format("parquet").start("table")
+    """
+    paths = [path] if isinstance(path, str | os.PathLike) else path
+    given = {name: str(value) for name, value in options.items()}
+    given["paths"] = json.dumps([_absolute(os.fspath(one)) for one in paths])
+    dtype = dtype_of(read_options(given, streaming=True))
+    return stream_of(spark, given, schema_of(columns, dtype), dtype)
+
+
+def stream_of(
+    spark: SparkSession,
+    given: dict[str, str],
+    schema: StructType,
+    dtype: np.dtype[np.void] | None = None,
+) -> DataFrame:
+    """Return queues as a stream of these columns.
+
+    Args:
+        spark: a session; the source is registered.
+        given: the options, as text; `paths` among them.
+        schema: the columns.
+        dtype: that has the fields among them.
+
+    Raises:
+        InvalidOption: an option is unknown, or the native reader is asked for what it does not
+            know.
+    """
+    why = _register(spark)
+    _check_reader(read_options(given, streaming=True), schema, dtype, why)
+    return spark.readStream.format(native.FORMAT).schema(schema).options(**given).load()
+
+
+def _check_reader(
+    wanted: ReadOptions, schema: StructType, dtype: np.dtype[np.void] | None, why: str
+) -> None:
+    """Raise InvalidOption if only the native reader is to read, and cannot."""
+    why = why or cannot(wanted, schema, [dtype])
+    if wanted.reader == "native" and why:
+        raise refused(why)
+
+
+def _absolute(path: str) -> str:
+    """Return a path that means the same when the process changes its directory."""
+    return path if path.startswith("file:") else os.path.abspath(path)
 
 
 def gaps(frame: DataFrame) -> DataFrame:

@@ -1,5 +1,8 @@
 """`format("pagequeue")`: what Spark makes of the name, and the batch read.
 
+Where a session has the native reader's classes, `DefaultSource.java` comes before it, and has this
+source write, and read what the native reader does not know.
+
 It is pickled and goes to executors, so it holds its options and no open handle. Filter pushdown is
 not defined: in PySpark 4.1 to 4.3 the filters that a source took stay with it, and later queries on
 the same frame are filtered too. Ranges are options instead.
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pagequeue.spark.options import ReadOptions
+    from pagequeue.spark.path_glob import Found
 
 NAME = "pagequeue"
 
@@ -58,7 +62,9 @@ class PageQueueSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Return what reads a stream."""
-        return StreamReader(read_options(self.options, streaming=True), Table(schema))
+        options = read_options(self.options, streaming=True)
+        _refuse_native(options)
+        return StreamReader(options, Table(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a table."""
@@ -91,11 +97,27 @@ def dtype_of(options: ReadOptions) -> np.dtype[np.void] | None:
     Raises:
         DtypeMismatch: the queues have different dtypes.
     """
+    return one_dtype(_found(options))
+
+
+def dtypes_of(options: ReadOptions) -> list[np.dtype[np.void] | None]:
+    """Return each dtype of the queues that options mean; None: of messages of any size."""
+    return list(dict.fromkeys(found.dtype() for found in _found(options))) or [None]
+
+
+def _found(options: ReadOptions) -> list[Found]:
     try:
-        found = find(options)
+        return find(options)
     except errors.QueueNotFound:
-        found = []  # a reader raises later, a writer creates it
-    return one_dtype(found)
+        return []  # a reader raises later, a writer creates it
+
+
+def _refuse_native(options: ReadOptions) -> None:
+    if options.reader == "native":
+        raise errors.InvalidOption(
+            "the calling thread does not have the native reader",
+            remedy="call pagequeue.spark.register(spark) in this thread; Spark Connect has none",
+        )
 
 
 class BatchReader(DataSourceReader):
@@ -108,12 +130,8 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
         self._options = read_options(given, streaming=False)
-        if self._options.reader == "native":
-            raise errors.InvalidOption(
-                "the native reader is another source",
-                remedy='read with pagequeue.spark.read(..., reader="native")',
-            )
-        self._table = Table(schema, Need.PAYLOADS if self._options.checks_all else Need.NOTHING)
+        _refuse_native(self._options)
+        self._table = Table(schema, Need.PAYLOADS if self._options.check == "all" else Need.NOTHING)
 
     @noted()
     def partitions(self) -> list[InputPartition]:

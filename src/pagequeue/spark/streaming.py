@@ -3,7 +3,8 @@
 A queue that appears later joins at its head: first its offset alone, in a micro-batch without its
 rows, so that every row lies between two offsets that a checkpoint holds, and a restart reads
 exactly the same. With a consumer's name progress is acknowledged, and retention waits for it; only
-that handle writes to the queue.
+that handle writes to the queue. The native reader's streams have their offsets from here, too, so a
+checkpoint of one reader is one of the other.
 """
 
 from __future__ import annotations
@@ -39,25 +40,21 @@ if TYPE_CHECKING:
 Offsets = dict[str, int]
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads queues as they grow.
+class StreamOffsets:
+    """Where the micro-batches of one query begin and end; lives in the driver.
 
     Args:
         options: which queues, and how.
-        table: the columns that are wanted.
     """
 
-    def __init__(self, options: ReadOptions, table: Table) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._table = table
         self._target: Offsets | None = None  # of a query that ends
         self._kept: dict[str, tuple[Queue, Consumer]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Executors get no open handle."""
         return {**self.__dict__, "_kept": {}}
-
-    # --- on the driver ----------------------------------------------------------------------------
 
     @noted()
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
@@ -159,9 +156,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[found.name] = first + 1  # one message that is larger than all of the room
         return ends
 
-    @noted()
-    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
-        """Return what each task of a micro-batch reads."""
+    def ranges(self, start: Offsets, end: Offsets) -> list[tuple[Found, int, int]]:
+        """Return the sequences of each queue that a micro-batch reads.
+
+        Raises:
+            QueueNotFound: one of the queues is gone.
+        """
         there = {found.name: found for found in find(self._options)}
         ranges = []
         for name, stop in end.items():
@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         path=name,
                     )
                 ranges.append((there[name], first, stop))
-        return plan_ranges(ranges, self._options, self._table) if ranges else []
+        return ranges
 
     # --- acknowledging ----------------------------------------------------------------------------
 
@@ -204,7 +204,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _, (queue, _) = self._kept.popitem()
             queue.close()
 
-    # --- in a task --------------------------------------------------------------------------------
+
+class StreamReader(StreamOffsets, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads queues as they grow, for Spark's Python data source.
+
+    Args:
+        options: which queues, and how.
+        table: the columns that are wanted.
+    """
+
+    def __init__(self, options: ReadOptions, table: Table) -> None:
+        super().__init__(options)
+        self._table = table
+
+    @noted()
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        """Return what each task of a micro-batch reads."""
+        ranges = self.ranges(start, end)
+        return plan_ranges(ranges, self._options, self._table) if ranges else []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Give the record batches of one partition."""

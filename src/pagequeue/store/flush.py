@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue.format import FIRST_PAGE, SEQUENCE_MAX
 from pagequeue.system.descriptors import used
+from pagequeue.util.arguments import seconds, type_error, value_error, whole
 from pagequeue.util.literals import SyncName
-from pagequeue.util.numbers import number, whole
 from pagequeue.util.text import message_range
 from pagequeue.util.wakeup import Wakeup
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pagequeue._core import Descriptor
     from pagequeue.meta.all_and_read_meta import ReadMeta
-    from pagequeue.meta.write_meta import WriteMeta
+    from pagequeue.meta.write_meta import Tail, WriteMeta
     from pagequeue.system.directory import Directory
     from pagequeue.system.file_lock import FileLock
 
@@ -46,28 +46,24 @@ def sync_policy(sync: Sync) -> tuple[int, float | None]:
     """Return after how many messages, and after how many seconds, a sync is due.
 
     Raises:
-        InvalidOption, TypeError: `sync` is not "none", "always", an int of 1 or more or a positive
-            timedelta.
+        InvalidOption, InvalidType: `sync` is not "none", "always", an int of 1 or more or a
+            positive timedelta.
     """
     remedy = 'give "none", "always", an int of 1 or more, or a timedelta above 0'
-    every, seconds = 0, None
-    if isinstance(sync, bool):
-        raise TypeError(f"sync is a bool: {remedy}")
+    every, span = 0, None
     if isinstance(sync, str):
         if sync not in {"none", "always"}:
-            raise errors.InvalidOption(f"sync is {sync!r}", remedy=remedy)
+            raise value_error("sync", sync, remedy)
         every = 1 if sync == "always" else 0
     elif isinstance(sync, timedelta):
-        seconds = sync.total_seconds()
-        if not 0 < seconds <= threading.TIMEOUT_MAX:  # longer than a thread can wait
-            raise errors.InvalidOption(
-                f"sync is {sync!r}", remedy=f"{remedy}, of 200 years at most"
-            )
+        span = sync.total_seconds()
+        if not 0 < span <= threading.TIMEOUT_MAX:  # longer than a thread can wait
+            raise value_error("sync", sync, f"{remedy}, of 200 years at most")
+    elif isinstance(sync, bool) or not hasattr(sync, "__index__"):
+        raise type_error("sync", sync, '"none", "always", an int or a timedelta')
     else:
-        every = whole("sync", sync)
-        if not 1 <= every <= SEQUENCE_MAX:
-            raise errors.InvalidOption(f"sync is {every}", remedy=remedy)
-    return every, seconds
+        every = whole("sync", sync, 1, SEQUENCE_MAX, remedy=remedy)
+    return every, span
 
 
 class Flusher:
@@ -108,13 +104,8 @@ class Flusher:
         Raises:
             SyncFailed: a sync failed, now or before. FlushTimeout: another one took too long.
         """
-        timeout = None if timeout is None else number("timeout", timeout)
-        if timeout is not None and not timeout >= 0:
-            raise errors.InvalidOption(
-                f"timeout is {timeout}",
-                remedy="give seconds, 0 or more, or None for ever",
-                path=self._folder.path,
-            )
+        if timeout is not None:
+            timeout = seconds("timeout", timeout, path=self._folder.path)
         target = self._write_meta.tail.sequence if end_sequence is None else end_sequence
         self._alone(self._sync_to_tail, lambda: self._durable(target), target, timeout)
         return self._write_meta.durable_sequence
@@ -261,12 +252,12 @@ class Flusher:
             # 2. Their names.
             if known < tail.page_number:
                 self._folder.sync()
-            # 3. The mark. Cut before it is on disk: recovery checks more than it must. That is
-            #    why it is only synced with a new page; the kernel writes it back within seconds.
-            meta.set_durable(tail.sequence, tail.page_number)
-            meta.flushed_at = self._clock()
-            if known < tail.page_number:
-                meta.sync()
+            # A sync of another process can have failed meanwhile, so that these left out what it
+            # dropped, and succeeded.
+            if self._is_failed():
+                self._rewrite()
+                return
+            self._raise_mark(tail, is_synced=known < tail.page_number)
         except OSError as error:
             if isinstance(error, errors.PageQueueError):
                 raise
@@ -277,6 +268,15 @@ class Flusher:
             return
         self._covered = (tail.sequence - begun, time.monotonic_ns() - started_ns)
         meta.wake()  # consumers that take only what is durable
+
+    def _raise_mark(self, tail: Tail, *, is_synced: bool) -> None:
+        # 3. The mark. Cut before it is on disk: recovery checks more than it must. That is why it
+        #    is only synced with a new page; the kernel writes it back within seconds.
+        meta = self._write_meta
+        meta.set_durable(tail.sequence, tail.page_number)
+        meta.flushed_at = self._clock()
+        if is_synced:
+            meta.sync()
 
     def _first(self, known: int) -> int:
         """Return the page to begin with: that of the mark, or the first readable one.

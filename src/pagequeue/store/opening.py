@@ -305,7 +305,8 @@ class Opening:
         return self.folder.exists(fmt.all_meta_name(self._prefix))
 
     def _no_queue(self) -> errors.QueueNotFound:
-        others = ", ".join(map(repr, fmt.queues_in(self.folder.names())[:PREFIXES_SHOWN]))
+        prefixes = [name for name in fmt.queues_in(self.folder.names()) if name != self._prefix]
+        others = ", ".join(map(repr, prefixes[:PREFIXES_SHOWN]))
         told = f" (there is one with {others})" if others else ""
         return errors.QueueNotFound(
             f"no queue with prefix {self._prefix!r} here{told}",

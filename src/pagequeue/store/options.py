@@ -6,10 +6,10 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.page import zstd
 from pagequeue.system.directory import FILE_MODE, FILE_MODE_MAX
-from pagequeue.util.numbers import number, whole
+from pagequeue.util.arguments import choice, seconds, type_error, value_error, whole
 
 LEASE_SECONDS_MAX = 1e9
-RING_PAGES = 8
+RING_PAGES = 4
 """Pages of a ring, where no page size is given: fewer are free too seldom, more are rolled into too
 often."""
 RING_PAGES_MIN = 4
@@ -19,32 +19,33 @@ def check_options(
     path: str, prefix: str, page_bytes: int | None, lock_timeout: float
 ) -> tuple[int | None, float]:
     """Return page_bytes and lock_timeout; raise InvalidOption for an invalid option."""
+    check_prefix(path, prefix)
+    if page_bytes is not None:
+        remedy = (
+            f"give a multiple of {fmt.PAGE_BYTES_STEP} from {fmt.PAGE_BYTES_MIN} to "
+            f"{fmt.PAGE_BYTES_MAX}"
+        )
+        page_bytes = whole(
+            "page_bytes", page_bytes, fmt.PAGE_BYTES_MIN, fmt.PAGE_BYTES_MAX, path=path,
+            remedy=remedy,
+        )  # fmt: skip
+        if page_bytes % fmt.PAGE_BYTES_STEP:
+            raise value_error("page_bytes", page_bytes, remedy, path=path)
+    return page_bytes, seconds("lock_timeout", lock_timeout, path=path, remedy="give 0 or more")
+
+
+def check_prefix(path: str, prefix: str) -> None:
+    """Raise InvalidOption for a prefix that no queue can have, InvalidType for no text."""
     if not isinstance(prefix, str):
-        raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
+        raise type_error("prefix", prefix, "a str")
     if not fmt.is_prefix(prefix):
-        raise errors.InvalidOption(
-            f"prefix {prefix!r}",
-            path=path,
-            remedy="use letters, digits, dot, dash and underscore, at most 100, not beginning with "
+        raise value_error(
+            "prefix",
+            prefix,
+            "use letters, digits, dot, dash and underscore, at most 100, not beginning with "
             f"dot or dash, and without '{fmt.TEMPORARY}' and '{fmt.CURSOR}'",
-        )
-    page_bytes = None if page_bytes is None else whole("page_bytes", page_bytes)
-    if page_bytes is not None and (
-        not fmt.PAGE_BYTES_MIN <= page_bytes <= fmt.PAGE_BYTES_MAX
-        or page_bytes % fmt.PAGE_BYTES_STEP
-    ):
-        raise errors.InvalidOption(
-            f"page_bytes is {page_bytes}",
             path=path,
-            remedy=f"give a multiple of {fmt.PAGE_BYTES_STEP} from {fmt.PAGE_BYTES_MIN} to "
-            f"{fmt.PAGE_BYTES_MAX}",
         )
-    seconds = number("lock_timeout", lock_timeout)
-    if not seconds >= 0:
-        raise errors.InvalidOption(
-            f"lock_timeout is {lock_timeout}", path=path, remedy="give 0 or more"
-        )
-    return page_bytes, seconds
 
 
 def page_bytes_of(ring_bytes: int | None) -> int:
@@ -59,14 +60,9 @@ def check_ring(path: str, ring: int | None, page_bytes: int | None) -> int | Non
     """Return the size of a ring; raise InvalidOption for an invalid one."""
     if ring is None:
         return None
-    is_bool = isinstance(ring, bool)
-    ring = whole("ring", ring)
     least = RING_PAGES_MIN * (page_bytes or fmt.PAGE_BYTES_MIN)
-    if is_bool or ring < least:
-        raise errors.InvalidOption(
-            f"ring is {ring}", path=path, remedy=f"give {least} bytes or more"
-        )
-    return ring
+    remedy = f"give {least} bytes or more, below 2**63"
+    return whole("ring", ring, least, fmt.SEQUENCE_MAX, path=path, remedy=remedy)
 
 
 def refuse_beside_ring(path: str, given: dict[str, bool]) -> None:
@@ -82,35 +78,31 @@ def refuse_beside_ring(path: str, given: dict[str, bool]) -> None:
 
 def check_file_mode(path: str, mode: int) -> int:
     """Return the option; raise InvalidOption for an invalid value."""
-    mode = whole("file_mode", mode)
-    if mode & ~FILE_MODE_MAX or mode & FILE_MODE != FILE_MODE:
-        raise errors.InvalidOption(
-            f"file_mode is {oct(mode)}",
-            path=path,
-            remedy=f"give permission bits to read and write, from {oct(FILE_MODE)} to "
-            f"{oct(FILE_MODE_MAX)}",
-        )
+    remedy = (
+        f"give permission bits to read and write, from {oct(FILE_MODE)} to {oct(FILE_MODE_MAX)}"
+    )
+    mode = whole("file_mode", mode, 0, FILE_MODE_MAX, path=path, remedy=remedy)
+    if mode & FILE_MODE != FILE_MODE:
+        raise errors.InvalidOption(f"file_mode is {oct(mode)}", path=path, remedy=remedy)
     return mode
 
 
 def check_sync_failure(path: str, policy: str) -> None:
     """Raise InvalidOption for an invalid value."""
-    if policy not in {"stop", "seal"}:
-        raise errors.InvalidOption(
-            f"on_sync_failure is {policy!r}", path=path, remedy='give "stop" or "seal"'
-        )
+    choice("on_sync_failure", policy, ("stop", "seal"), path=path)
 
 
 def check_consumer_name(path: str, name: str) -> None:
-    """Raise InvalidOption for a name that no consumer can have, TypeError for no text."""
+    """Raise InvalidOption for a name that no consumer can have, InvalidType for no text."""
     if not isinstance(name, str):
-        raise TypeError(f"a consumer's name is a str, not {type(name).__name__}")
+        raise type_error("name of a consumer", name, "a str")
     if not fmt.is_consumer_name(name):
-        raise errors.InvalidOption(
-            f"consumer name {name!r}",
-            path=path,
-            remedy="use letters, digits, dot, dash and underscore, at most 100, not beginning with "
+        raise value_error(
+            "name of a consumer",
+            name,
+            "use letters, digits, dot, dash and underscore, at most 100, not beginning with "
             f"dot, dash or 'tmp', and without '{fmt.TEMPORARY}'",
+            path=path,
         )
 
 
@@ -118,72 +110,38 @@ def check_group(
     path: str, lease: float, max_deliveries: int | None, capacity: int | None
 ) -> tuple[float, int | None, int | None]:
     """Return the three options; raise InvalidOption for an invalid value."""
-    lease = number("lease", lease)
-    max_deliveries = None if max_deliveries is None else whole("max_deliveries", max_deliveries)
-    capacity = None if capacity is None else whole("capacity", capacity)
-    if not 0 < lease < LEASE_SECONDS_MAX:
-        raise errors.InvalidOption(
-            f"lease is {lease}",
-            path=path,
-            remedy=f"give seconds, above 0 and below {LEASE_SECONDS_MAX:g}",
-        )
-    if max_deliveries is not None and not 0 < max_deliveries < 1 << 32:
-        raise errors.InvalidOption(
-            f"max_deliveries is {max_deliveries}", path=path, remedy="give 1 or more, or None"
-        )
-    if capacity is not None and not 0 < capacity <= fmt.GROUP_CAPACITY_MAX:
-        raise errors.InvalidOption(
-            f"capacity is {capacity}", path=path, remedy=f"give 1 to {fmt.GROUP_CAPACITY_MAX}"
-        )
-    return lease, max_deliveries, capacity
+    remedy = f"give seconds, above 0 and below {LEASE_SECONDS_MAX:g}"
+    span = seconds("lease", lease, path=path, remedy=remedy)
+    if not 0 < span < LEASE_SECONDS_MAX:
+        raise value_error("lease", lease, remedy, path=path)
+    if max_deliveries is not None:
+        max_deliveries = whole(
+            "max_deliveries", max_deliveries, 1, (1 << 32) - 1, path=path,
+            remedy="give 1 to 2**32 - 1, or None",
+        )  # fmt: skip
+    if capacity is not None:
+        capacity = whole("capacity", capacity, 1, fmt.GROUP_CAPACITY_MAX, path=path)
+    return span, max_deliveries, capacity
 
 
 def check_expired(path: str, policy: str) -> None:
     """Raise InvalidOption for an invalid value."""
-    if policy not in {"raise", "skip"}:
-        raise errors.InvalidOption(
-            f"on_expired is {policy!r}", path=path, remedy='give "raise" or "skip"'
-        )
+    choice("on_expired", policy, ("raise", "skip"), path=path)
 
 
 def check_full(path: str, policy: str, timeout: float | None) -> float | None:
     """Return the timeout; raise InvalidOption for an invalid value."""
-    seconds = None if timeout is None else number("full_timeout", timeout)
-    if policy not in {"raise", "block", "drop_oldest"}:
-        raise errors.InvalidOption(
-            f"on_full is {policy!r}", path=path, remedy='give "raise", "block" or "drop_oldest"'
-        )
-    if seconds is not None and not seconds >= 0:
-        raise errors.InvalidOption(
-            f"full_timeout is {timeout}",
-            path=path,
-            remedy="give seconds, 0 or more, or None for ever",
-        )
-    return seconds
+    choice("on_full", policy, ("raise", "block", "drop_oldest"), path=path)
+    return None if timeout is None else seconds("full_timeout", timeout, path=path)
 
 
 def check_snapshots(count: int) -> int:
     """Return how many snapshots a journal keeps; raise InvalidOption for an invalid value."""
-    is_bool = isinstance(count, bool)
-    count = whole("snapshots", count)
-    if is_bool or count < 1:
-        raise errors.InvalidOption(f"snapshots is {count}", remedy="give 1 or more")
-    return count
+    return whole("snapshots", count, 1)
 
 
 def check_compress(path: str, after: int | None, level: int) -> tuple[int | None, int]:
     """Return both options; raise InvalidOption for an invalid value."""
-    is_bool = isinstance(after, bool)
-    after = None if after is None else whole("compress_after", after)
-    level = whole("compress_level", level)
-    if after is not None and (is_bool or after < 0):
-        raise errors.InvalidOption(
-            f"compress_after is {after}", path=path, remedy="give pages, 0 or more"
-        )
-    if not zstd.LEVEL_MIN <= level <= zstd.LEVEL_MAX:
-        raise errors.InvalidOption(
-            f"compress_level is {level}",
-            path=path,
-            remedy=f"give {zstd.LEVEL_MIN} to {zstd.LEVEL_MAX}",
-        )
-    return after, level
+    if after is not None:
+        after = whole("compress_after", after, 0, path=path, remedy="give pages, 0 or more")
+    return after, whole("compress_level", level, zstd.LEVEL_MIN, zstd.LEVEL_MAX, path=path)

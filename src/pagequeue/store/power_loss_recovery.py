@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import ReadMeta
-from pagequeue.meta.cursor import lower_cursors
+from pagequeue.meta.cursor import consumers_in, lower_cursors
 from pagequeue.meta.group_table import recover_groups
 from pagequeue.meta.ledger import lower_entries
 from pagequeue.meta.write_meta import Tail, WriteMeta
@@ -87,6 +87,9 @@ class RecoveryReport:
     def did(self, sentence: str) -> None:
         """Record a step.
 
+        Args:
+            sentence: what was done.
+
         Example:
             >>> report = RecoveryReport()
             >>> report.did("removed a temporary file")
@@ -126,8 +129,8 @@ class Recovery:
 
     def run(self) -> RecoveryReport:
         """Bring the queue into a state that producers can continue from."""
-        self._sweep()
-        numbers = self._page_numbers()
+        names = self._sweep()
+        numbers = page_numbers(self.prefix, names)
         read = self._read_meta(numbers)
         self._write, known = self._write_meta(read)
         write = self._write
@@ -143,14 +146,19 @@ class Recovery:
         # Cut in the middle of it: the state is not marked as recovered; the next open repeats it.
         tail = write.tail.sequence
         low = read.head_sequence if is_ring else 0
-        lower_cursors(self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did)
-        recover_groups(
-            self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did, self.clock
+        # No file of a consumer, a group or a publisher was made or removed since `names`.
+        consumers = consumers_in(self.prefix, names)
+        lower_cursors(
+            self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did, consumers
         )
+        recover_groups(
+            self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did, self.clock,
+            consumers,
+        )  # fmt: skip
         resolve_in_recovery(
             self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync
         )
-        lower_entries(self.folder, self.prefix, tail, self.report.did)
+        lower_entries(self.folder, self.prefix, tail, self.report.did, names)
         self._remove_retired(read)
         write.mark_recovered()
         if self.report.actions:
@@ -159,12 +167,19 @@ class Recovery:
 
     # --- the existing files -----------------------------------------------------------------------
 
-    def _sweep(self) -> None:
-        """Remove what an interrupted maker of a file left under a temporary name."""
+    def _sweep(self) -> list[str]:
+        """Remove what an interrupted maker of a file left under a temporary name.
+
+        Returns:
+            the names that are left.
+        """
+        names = self.folder.names()
+        if not any(fmt.TEMPORARY in name for name in names):
+            return names
         pattern = fmt.temporary_pattern(self.prefix)
-        for name in self.folder.names():
-            if pattern.fullmatch(name):
-                self.folder.remove(name)
+        for name in filter(pattern.fullmatch, names):
+            self.folder.remove(name)
+        return [name for name in names if not pattern.fullmatch(name)]
 
     def _page_numbers(self) -> list[int]:
         return page_numbers(self.prefix, self.folder.names())

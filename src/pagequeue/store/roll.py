@@ -29,6 +29,7 @@ from pagequeue.page.page import (
     renamed_page,
     writable_index,
 )
+from pagequeue.page.ring_maps import are_pages_kept
 from pagequeue.page.spare import drop_spare, has_spare
 from pagequeue.store.pending_commit import resolve_pending
 
@@ -54,6 +55,7 @@ class Roller:
         make_room: called before a page is made, with its number, with a check that raises if the
             page is no longer needed, or None: do not wait, and with the deadline of the call;
             raises QueueFull if the limit is reached.
+        renew_next: of a ring: makes a page of the oldest one; None: it must be made otherwise.
         full_timeout: seconds that a call may be blocked in all; None: for ever.
         head: returns the head page and its first sequence.
     """
@@ -86,6 +88,7 @@ class Roller:
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
         self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
+        self.renew_next: Callable[[int], WritablePage | None] | None = None
         self.full_timeout: float | None = None
         self._guard = threading.RLock()  # a finalizer may come back in
 
@@ -113,25 +116,46 @@ class Roller:
         """Whether a retired page of a ring is mapped here, so that the next one can use it."""
         return number in self._left
 
-    def _renewed(self, header: PageHeader) -> WritablePage | None:
-        """Make the next page of a ring of the one that was retired last (X1 to X5).
+    def first_to_renew(self, head_page: int) -> int | None:
+        """Return the first sequence after a ring's head page, if that could be used again here.
+
+        None: this page, or the one after it, is not mapped here.
+        """
+        with self._guard:
+            page = self._left.get(head_page)
+            after = self._left.get(head_page + 1) or self._pages.get(head_page + 1)
+        if page is None or after is None or page.region.broken or after.region.broken:
+            return None
+        return after.region.load(FIRST_SEQUENCE_AT)
+
+    def is_there(self, number: int) -> bool:
+        """Whether a page has a file, or a bulk commit is pending, which can make it."""
+        page, pending = fmt.page_name(self._prefix, number), publishing_name(self._prefix)
+        return self._folder.exists(page) or self._folder.exists(pending)
+
+    def renew(self, number: int, head_page: int, head_sequence: int) -> WritablePage | None:
+        """Make the next page of a ring of the one before the head (X1 to X5).
+
+        The caller has the preparation lock.
 
         Returns:
             None if that is not mapped here, or another process or thread has it open.
         """
-        head_page, head_sequence = self.head()
         with self._guard:
             page = self._left.pop(head_page - 1, None)
         if page is None or page.region.broken or page.index.broken:
             return None
+        header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
         count = head_sequence - page.region.load(FIRST_SEQUENCE_AT)
-        old, new = self._names(page.number), self._names(header.page_number)
+        old, new = self._names(page.number), self._names(number)
         used = (count + 1) * fmt.INDEX_RECORD_BYTES
-        if not self._folder.renew(page.region, page.index, old, new, header.encode(), used):
+        data = header.encode()
+        if not self._folder.renew(page.region, page.index, old, new, data, used):
             return None
-        renewed = renamed_page(self._folder, self._prefix, page, header.page_number)
+        renewed = renamed_page(self._folder, self._prefix, page, number)
         renewed.populated = len(renewed.region)
-        return renewed
+        renewed.header = data
+        return self._keep(renewed)
 
     def _names(self, number: int) -> tuple[str, str]:
         return fmt.page_name(self._prefix, number), fmt.index_name(self._prefix, number)
@@ -169,6 +193,10 @@ class Roller:
             LockTimeout: another process holds the preparation lock.
             LockReplaced: the lock file was replaced since the queue was opened.
         """
+        if self.renew_next is not None and number not in self._pages:
+            renewed = self.renew_next(number)
+            if renewed is not None:
+                return renewed
         with self._guard:
             page = self._pages.get(number)
             if page is not None and page.region.broken:
@@ -176,10 +204,12 @@ class Roller:
                 page = None
                 del self._pages[number]
         with self._folder.descriptor:
-            self._folder.check()
-            if page is None:
+            if page is None:  # its makers check
                 self._ask_for_room(number, check, deadline)
-                page = self._keep(self._make(number, 0, 1.0, commit))
+                page = self._pages.get(number) if self._is_ring else None
+                page = page or self._keep(self._make(number, 0, 1.0, commit))
+            else:
+                self._folder.check()
         return page
 
     def _ask_for_room(
@@ -238,6 +268,8 @@ class Roller:
 
     def header(self, page: WritablePage) -> bytes:
         """Return the header of a next page, without the fields that the roll sets."""
+        if page.header is not None:
+            return page.header
         data = page.region.read(0, fmt.PAGE_HEADER_BYTES)
         path = self._folder.full(fmt.page_name(self._prefix, page.number))
         try:
@@ -296,7 +328,7 @@ class Roller:
                         return page
                 header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
                 if self._is_ring:
-                    return self._renewed(header) or self._fresh(header)
+                    return self.renew(number, *self.head()) or self._fresh(header)
                 # A spare pays off where all memory of the page is needed at once; for a slow
                 # producer its zeros would only be written to the disk.
                 may_reuse = self._is_fast
@@ -319,7 +351,7 @@ class Roller:
         page_bytes = self._meta.page_bytes
         page = make_page(
             self._folder, self._prefix, self._meta, header, filled_bytes=page_bytes,
-            frame_bytes=page_bytes, kept=True,
+            frame_bytes=page_bytes, kept=are_pages_kept(self._meta),
         )  # fmt: skip
         page.populate(0, page_bytes, page_bytes)
         page.populated = page_bytes

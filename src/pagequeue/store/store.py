@@ -10,7 +10,6 @@ import contextlib
 import math
 import threading
 import time
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar, Unpack
 
@@ -18,14 +17,18 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.ledger import progress
 from pagequeue.page.compressed_page import Pool, open_page
+from pagequeue.page.fragments import head_in
 from pagequeue.page.page import missing_page
+from pagequeue.page.ring_maps import RingMaps, are_pages_kept
 from pagequeue.page.spare import drop_spare
 from pagequeue.store.flush import Flusher
 from pagequeue.store.opening import Opening
+from pagequeue.store.page_cache import PageCache
+from pagequeue.store.published import published_end
 from pagequeue.store.roll import Roller
 from pagequeue.system.descriptors import await_others
 from pagequeue.system.namespaces import monotonic_offset
-from pagequeue.util.numbers import whole
+from pagequeue.util.arguments import shown, whole
 from pagequeue.util.worker import Background
 from pagequeue.wait.notifier import Notifier
 from pagequeue.wait.shared_jobs import SharedJobs
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
     from pagequeue.util.timestamps import Clock
 
-CACHED_PAGES = 4
-KNOWN_TIMES_SPARE = 64
 MAPS = ("write_meta", "read_meta")
 CLOSE_SECONDS_MAX: Final = 60.0
 """Closing waits no longer than this for other threads, however long a lock may be waited for."""
@@ -89,8 +90,6 @@ class Store:
         self.page_limit: float = math.inf  # how many pages retention allows
         self.has_spare = False  # kept a retired page to be used again
         self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
-        self._cache: OrderedDict[int, Page] = OrderedDict()
-        self._first_timestamps: dict[int, int] = {}
         self.ring_headers: dict[int, PageHeader] = {}  # by number; for the trimming of a ring
         self.sealed: dict[int, SealedPage] = {}  # by number; for `info`
         self._guard = threading.RLock()  # a finalizer may come back in
@@ -106,8 +105,11 @@ class Store:
         self.report: RecoveryReport = opening.report
         self.schema: Schema = opening.schema
         self._pool = Pool(self.meta)
+        is_kept = self.meta.is_ring and are_pages_kept(self.meta)
+        self._ring_maps = RingMaps(self.folder, prefix, self.meta) if is_kept else None
         self.write_meta: WriteMeta = opening.write_meta
         self.read_meta: ReadMeta = opening.read_meta
+        self.pages: PageCache = PageCache(self.folder, self.meta, self.read_meta, self.background)
         self._prefix_tail = opening.prefix_tail
         self._prefix_key = opening.write_meta.lock_key
         try:
@@ -125,7 +127,7 @@ class Store:
         """
         if self._prefix_tail is not None and self.write_meta.lock_key != self._prefix_key:
             self._prefix_tail = None
-            self._cache.clear()
+            self.pages.clear()
         return self._prefix_tail is not None
 
     def _open_writing(self) -> None:
@@ -256,7 +258,10 @@ class Store:
         if "roller" in self.__dict__:
             self.flusher.forget_page()
             self.roller.close()
-        self._cache.clear()
+        if "pages" in self.__dict__:
+            self.pages.clear()
+        if self._ring_maps is not None:
+            self._ring_maps.clear()
         for name in MAPS:
             meta = self.__dict__.pop(name, None)
             if meta is not None:
@@ -272,6 +277,11 @@ class Store:
             return self._prefix_tail
         return self.write_meta.tail
 
+    @property
+    def published_end(self) -> int:
+        """The sequence after the last message that readers find; the tail can be before it (I3)."""
+        return published_end(self.folder, self.prefix, self.meta, self.tail)
+
     def page(self, number: int) -> Page:
         """Return a page of the queue, mapped for reading.
 
@@ -279,19 +289,15 @@ class Store:
             Expired: it is before the head.
             MissingPage: it should be there.
         """
-        cached = self._cache.get(number)
+        cached = self.pages.get(number)
         if cached is not None and number >= self.read_meta.head_page:
-            try:  # noqa: SIM105 - a hot path
-                self._cache.move_to_end(number)
-            except KeyError:
-                pass  # another thread, or a finalizer, came in between
             return cached
         with self.folder.descriptor:  # until it is in the cache, which closing empties
             return self._page(number)
 
     def _page(self, number: int) -> Page:
         try:
-            page = open_page(self.folder, self.prefix, self.meta, number, self._pool)
+            page = self._open_page(number)
         except errors.QueueNotFound as error:
             head_page = self.read_meta.head_page
             if number < head_page:
@@ -299,24 +305,24 @@ class Store:
             raise missing_page(
                 self.folder.full(fmt.page_name(self.prefix, number)), number
             ) from error
-        old: list[object] = []
-        with self._guard:
-            self._cache[number] = page
-            is_ring = self.meta.is_ring
-            while len(self._cache) > (1 if is_ring else CACHED_PAGES):
-                old.append(self._cache.popitem(last=False))
-        if old and is_ring:
-            old.clear()  # at once: the sender waits to use it again
-        elif old:
-            self.background.drop(old)
-        self.drop_retired()
+        self.pages.add(page)
+        self.pages.drop_retired()
         return page
+
+    def _open_page(self, number: int) -> Page:
+        while True:
+            page = None if self._ring_maps is None else self._ring_maps.page(number)
+            if page is not None:
+                return page
+            try:
+                return open_page(self.folder, self.prefix, self.meta, number, self._pool)
+            except errors.SystemLimit:
+                if not self.pages.shrink():  # no more maps, or no more address space
+                    raise
 
     def forget(self, number: int) -> None:
         """Drop a page whose file was replaced; readers of the old file keep its map."""
-        with self._guard:
-            old: list[object] = [self._cache.pop(number, None)]
-        self.background.drop(old)
+        self.pages.forget([number])
 
     def page_again(self, number: int) -> Page:
         """Return a page, mapped again: its file can have been replaced by one with the same frames.
@@ -333,16 +339,6 @@ class Store:
         for number in [n for n in list(self.ring_headers) if n < head_page]:
             self.ring_headers.pop(number, None)
         self.ring_headers[header.page_number] = header
-
-    def drop_retired(self) -> None:
-        """Drop pages below the head: the file of a mapped page is not reused."""
-        head_page = self.read_meta.head_page
-        with self._guard:
-            old: list[object] = [
-                self._cache.pop(number, None) for number in list(self._cache) if number < head_page
-            ]
-        if old:
-            self.background.drop(old)
 
     def expired(self, remedy: str | None = None) -> errors.Expired:
         """Return the error for a place that retention passed; the remedy is to seek by default."""
@@ -385,14 +381,20 @@ class Store:
         if number > tail.page_number:
             raise self.expired()
         if number + 1 == tail.page_number:
-            return tail.first_sequence - self.page(number).first_sequence
-        return self.page(number + 1).first_sequence - self.page(number).first_sequence
+            return tail.first_sequence - self.first_sequence(number)
+        return self.first_sequence(number + 1) - self.first_sequence(number)
 
     def first_sequence(self, number: int) -> int:
         """Return the first sequence of a page."""
         tail = self.tail
-        at_tail = number == tail.page_number
-        return tail.first_sequence if at_tail else self.page(number).first_sequence
+        if number == tail.page_number:
+            return tail.first_sequence
+        known = self.pages.first_sequences.get(number)
+        if known is None:
+            known = self.page(number).first_sequence
+            if number < tail.page_number:
+                self.pages.first_sequences[number] = known
+        return known
 
     def end_sequence(self, number: int) -> int:
         """Return the current end sequence of a page: one past its last message."""
@@ -409,6 +411,30 @@ class Store:
             else:
                 high = middle - 1
         return low
+
+    def holds_over(self, size_bytes: int, sequence: int) -> bool:
+        """Whether a large message from a sequence on has more bytes than this.
+
+        The pages of one, after its first, and the page after them have the same first sequence: so
+        few headers tell, and only the heads of such messages are read. A page that cannot be read
+        counts for nothing here: its messages cannot be read either.
+        """
+        step = max(1, size_bytes // self.meta.page_bytes // 2)
+        before = -1
+        try:
+            for number in range(self.page_of_sequence(sequence), self.tail.page_number + 1, step):
+                first = self.first_sequence(number)
+                if first == before and self._large_bytes(first - 1) > size_bytes:
+                    return True
+                before = first
+        except errors.PageQueueError:
+            return False
+        return False
+
+    def _large_bytes(self, sequence: int) -> int:
+        """Return the size of a large message; 0: it is not a large one."""
+        head = head_in(self.page(self.page_of_sequence(sequence)).ready(fmt.PAGE_HEADER_BYTES))
+        return 0 if head is None else head.payload_bytes
 
     def while_retained(self, search: Callable[[], Found]) -> Found:
         """Return the result of a search in the pages; repeat it if retention advanced meanwhile.
@@ -433,6 +459,10 @@ class Store:
         sequence = whole("sequence", sequence)
         return self.while_retained(partial(self._seek_sequence, sequence))
 
+    def seek_tail(self) -> Place:
+        """Return the place of the next message to come, which retention never passes."""
+        return self.while_retained(lambda: self._seek_sequence(self.tail.sequence))
+
     def _seek_sequence(self, sequence: int) -> Place:
         if 0 <= sequence < self.read_meta.head_sequence:
             raise self.expired()
@@ -440,16 +470,34 @@ class Store:
         if not 0 <= sequence <= tail.sequence:
             head_sequence = self.read_meta.head_sequence
             raise errors.SequenceOutOfRange(
-                f"no message has sequence {sequence}",
+                f"no message has sequence {shown(sequence)}",
                 path=self.folder.path, head_sequence=head_sequence, tail_sequence=tail.sequence,
                 remedy=f"seek to {head_sequence} up to {tail.sequence}",
             )  # fmt: skip
         number = self.page_of_sequence(sequence)
-        page = self.page(number)
-        if page.first_sequence > sequence:
+        if self.page(number).first_sequence > sequence:
             raise self.expired()  # retention advanced meanwhile
-        position = page.locate(sequence, self.count(number), repair=self.may_repair_index(number))
+        count = self.count(number)
+        repair = self.may_repair_index(number)
+        page, position = self._in_page(
+            number, lambda page: page.locate(sequence, count, repair=repair)
+        )
+        self.pages.keep(page)
         return Place(page, position, sequence)
+
+    def _in_page(self, number: int, search: Callable[[Page], Found]) -> tuple[Page, Found]:
+        """Return a page and what was found in it; of a file that was replaced, in the new one."""
+        page = self.page(number)
+        try:
+            return page, search(page)
+        except errors.CorruptFrame:
+            if not self.pages.is_replaced(page):
+                raise
+        except errors.SystemLimit:
+            if not self.pages.shrink():
+                raise
+        page = self.page_again(number)
+        return page, search(page)
 
     def may_repair_index(self, number: int) -> bool:
         """Whether an index may be written: not that of a page that retention took."""
@@ -472,9 +520,6 @@ class Store:
     def _seek_since(self, since: int) -> Place:
         head_page, tail = self.read_meta.head_page, self.tail
         low, high = head_page, tail.page_number
-        if len(self._first_timestamps) > KNOWN_TIMES_SPARE + 2 * (high - low):
-            known = self._first_timestamps
-            self._first_timestamps = {n: known[n] for n in list(known) if n >= head_page}
         while low < high:  # the last page whose first message is older, if there is one
             middle = (low + high + 1) // 2
             first = self.first_timestamp(middle)
@@ -482,11 +527,24 @@ class Store:
                 low = middle
             else:
                 high = middle - 1
-        page = self.page(low)
-        ordinal, position = page.find(
-            since, self.count(low, tail), repair=self.may_repair_index(low)
+        count = self.count(low, tail)
+        repair = self.may_repair_index(low)
+        page, (ordinal, position) = self._in_page(
+            low, lambda page: page.find(since, count, repair=repair)
         )
+        self._note(page, count, tail)
         return Place(page, position, page.first_sequence + ordinal)
+
+    def _note(self, page: Page, count: int, tail: Tail) -> None:
+        """Keep a page to which a seek went, and remember which times lead to it."""
+        self.pages.keep(page)
+        before = None if self.awaits_recovery else self.own_first_timestamp(page.number)
+        if before is None:
+            return
+        if page.number == tail.page_number:
+            self.pages.learn(page, before, None, None)
+        elif (last := self.first_timestamp(page.number + 1)) is not None:
+            self.pages.learn(page, before, last, count)
 
     def first_timestamp(self, number: int) -> int | None:
         """Return the timestamp of a page's first message; None when it has none yet.
@@ -500,9 +558,9 @@ class Store:
 
     def own_first_timestamp(self, number: int) -> int | None:
         """Return the timestamp of a page's first message; None when there is none that is right."""
-        known = self._first_timestamps.get(number)
+        known = self.pages.first_timestamps.get(number)
         if known is None:
             known = self.page(number).first_timestamp()
             if known is not None:
-                self._first_timestamps[number] = known
+                self.pages.first_timestamps[number] = known
         return known

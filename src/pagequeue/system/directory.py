@@ -102,6 +102,7 @@ class Directory:
     ) -> None:
         self._guard = FileIdentityGuard()
         self.path = path
+        self._prefix = os.path.join(path, "")
         self.latch: Callable[[int], None] | None = None
         self.is_durable: bool = durable
         self._file_mode = file_mode
@@ -235,7 +236,7 @@ class Directory:
 
     def full(self, name: str) -> str:
         """Return the path of a file, for people."""
-        return os.path.join(self.path, name)
+        return self._prefix + name
 
     @contextlib.contextmanager
     def opened(self, name: str, *, writable: bool, make: bool = False) -> Iterator[int]:
@@ -334,8 +335,11 @@ class Directory:
 
     def identity(self, name: str) -> Identity | None:
         """Return which file has this name now; None: no file has it."""
-        status = self.status(name)
-        return None if status is None else (status.st_dev, status.st_ino)
+        try:
+            with self.descriptor as folder:
+                return _core.identity(folder, name)
+        except OSError as error:
+            raise_typed(error, self.full(name), "reading the file's status")
 
     def exists(self, name: str) -> bool:
         """Return whether a file of any type has this name."""
@@ -482,8 +486,7 @@ class Directory:
         Returns:
             False if they are unusable, mostly because a reader has the page open; both are removed.
         """
-        temporary = f"{new[0]}.tmp-next"
-        self.remove(temporary)
+        temporary = f"{new[0]}.tmp-next"  # one that is there is replaced
         try:
             with self.descriptor as folder:
                 region.renew(

@@ -178,6 +178,9 @@ class FileLock:
         """Take or keep the lock shared; waits while it is held exclusively."""
         self._wait(self.try_shared, timeout, "opening the queue")
 
+    # Taken for every roll of a ring, and for every message that is sent and synced. So they call
+    # flock themselves: portalocker does the same, and needs 10 us more for its flags.
+
     @contextlib.contextmanager
     def exclusive(self, timeout: float, doing: str, until: float = math.inf) -> Iterator[None]:
         """Hold the lock exclusively, among threads and processes, while the block runs.
@@ -200,7 +203,9 @@ class FileLock:
         me = threading.get_ident(), object()
 
         def take() -> bool:
-            return self._holders.setdefault(HOLDER, me) is me and self.try_exclusive()
+            return self._holders.setdefault(HOLDER, me) is me and self._flock(
+                fcntl.LOCK_EX | fcntl.LOCK_NB
+            )
 
         with self._within, self._descriptor:
             try:
@@ -208,13 +213,10 @@ class FileLock:
                 yield
             finally:
                 try:
-                    self._leave(me, self._unlock)
+                    self._leave(me, self._flock_off)
                 except BaseException:  # a signal handler's, perhaps before anything was done
-                    self._leave(me, self._unlock)
+                    self._leave(me, self._flock_off)
                     raise
-
-    # Taken for every message that is sent and synced. So it calls flock itself: portalocker does
-    # the same here, and needs 10 us more for its flags.
 
     @contextlib.contextmanager
     def attempt(self, doing: str) -> Iterator[bool]:
@@ -238,18 +240,18 @@ class FileLock:
                     self._leave(me, self._flock_off)
                     raise
 
-    def _flock(self, how: int) -> bool:
+    def _flock(self, how: int, doing: str = "locking the file") -> bool:
         try:
             with self._descriptor as fd:
                 fcntl.flock(fd, how)
         except BlockingIOError:
             return False
         except OSError as error:
-            self._refuse(error, "locking the file")
+            self._refuse(error, doing)
         return True
 
     def _flock_off(self) -> None:
-        self._flock(fcntl.LOCK_UN)
+        self._flock(fcntl.LOCK_UN, "unlocking the file")
 
     def _leave(self, me: tuple[int, object], unlock: Callable[[], None]) -> None:
         """Unlock, if this is the holder."""

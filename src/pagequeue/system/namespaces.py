@@ -43,8 +43,8 @@ def monotonic_offset() -> int | None:
         if "time" not in names:
             return 0  # the kernel has one clock for all
         own, childrens = (os.stat(f"{NAMESPACES}/{name}") for name in ("time", "time_for_children"))
-        with open(CLOCK_OFFSETS, encoding="ascii") as file:
-            rows = [line.split() for line in file]
+        with open(CLOCK_OFFSETS, "rb", 0) as file:  # as text it takes three times as long
+            rows = [line.split() for line in file.read().decode("ascii").splitlines()]
         if (own.st_dev, own.st_ino) != (childrens.st_dev, childrens.st_ino):
             return None
         [(seconds, ns)] = [row[1:] for row in rows if row[0] == "monotonic"]

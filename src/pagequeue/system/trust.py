@@ -21,13 +21,12 @@ import errno
 import os
 import pwd
 import stat
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 
 from pagequeue import _core, errors
 from pagequeue.system.os_errors import raise_typed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from pagequeue.util.arguments import value_error
 
 OTHER_OWNER: Final = "other_owner"
 WORLD_WRITABLE: Final = "world_writable"
@@ -70,7 +69,7 @@ as well as a local disk.
 """
 
 
-def trusted(names: Iterable[str], path: str) -> frozenset[str]:
+def trusted(names: object, path: str) -> frozenset[str]:
     """Return the accepted circumstances, checked.
 
     Raises:
@@ -80,12 +79,11 @@ def trusted(names: Iterable[str], path: str) -> frozenset[str]:
         >>> trusted(["other_owner"], "/srv/queue")
         frozenset({'other_owner'})
     """
-    if isinstance(names, str) or not ALL.issuperset(names := tuple(names)):
-        raise errors.InvalidOption(
-            f"trust is {names!r}", path=path,
-            remedy=f"give a tuple of some of {', '.join(sorted(ALL))}",
-        )  # fmt: skip
-    return frozenset(names)
+    given = tuple(names) if isinstance(names, Iterable) and not isinstance(names, str) else None
+    if given is None or not all(isinstance(name, str) and name in ALL for name in given):
+        remedy = f"give a tuple of some of {', '.join(sorted(ALL))}"
+        raise value_error("trust", names, remedy, path=path)
+    return frozenset(given)
 
 
 def check_directory(

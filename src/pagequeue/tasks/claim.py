@@ -212,6 +212,9 @@ class TaskClaim:
     def extend(self, seconds: float) -> None:
         """Let the lease end this many seconds from now.
 
+        Args:
+            seconds: from now, above 0.
+
         Raises:
             Stale: another worker claimed the task, or it was changed; nothing was written.
             UsageError: this claim was settled before.
@@ -224,6 +227,9 @@ class TaskClaim:
 
     async def extend_async(self, seconds: float) -> None:
         """Extend the lease as `extend` does, in a thread, and let the event loop run meanwhile.
+
+        Args:
+            seconds: from now, above 0.
 
         Raises:
             Stale, UsageError: as for `extend`.

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -29,13 +30,22 @@ from pagequeue.tasks.task import (
     TaskStatus,
     task_of,
 )
+from pagequeue.util.arguments import (
+    absolute_path,
+    choice,
+    number,
+    shown,
+    text,
+    type_error,
+    value_error,
+    whole,
+)
 from pagequeue.util.closing import Closing
-from pagequeue.util.numbers import number, whole
 from pagequeue.util.timestamps import NS_PER_S, to_ns
 from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pagequeue.journal.compaction import CompactionReport
     from pagequeue.store.flush import Sync
@@ -48,6 +58,7 @@ Found = TypeVar("Found")
 CODECS: Final = ("json", "msgpack", "utf-8", "bytes")
 LEASE_SECONDS: Final = 30.0
 SECONDS_MAX: Final = 10.0 * 366 * 86400
+PRIORITY_END: Final = 1 << 63
 LIMIT_COUNT_MAX: Final = 1 << 16
 WAIT_SECONDS_MAX: Final = 10.0
 """A clock that was set forward is noticed so late while a claim waits for a scheduled task."""
@@ -123,18 +134,14 @@ class TaskStore(Closing):
         file_mode: int = 0o600,
         trust: Trusted = (),
     ) -> None:
-        path = os.fspath(directory)
-        if codec is not None and codec not in CODECS:
-            names = ", ".join(map(repr, CODECS))
-            raise errors.InvalidOption(
-                f"codec is {codec!r}", path=path, remedy=f"give one of {names}"
-            )
-        if max_deliveries is not None and whole("max_deliveries", max_deliveries) < 1:
-            raise errors.InvalidOption(
-                f"max_deliveries is {max_deliveries}", path=path, remedy="give 1 or more, or None"
-            )
+        path = absolute_path("directory", directory)
+        if codec is not None:
+            choice("codec", codec, CODECS, path=path)
+        if max_deliveries is not None:
+            remedy = "give 1 or more, or None"
+            max_deliveries = whole("max_deliveries", max_deliveries, 1, path=path, remedy=remedy)
         if worker is not None:
-            worker = _text("worker", worker)
+            worker = text("worker", worker)
         self._clock = clock or time.time_ns
         self._max_deliveries = max_deliveries
         self._worker = worker or f"pid {os.getpid()}"
@@ -398,11 +405,11 @@ class TaskStore(Closing):
     def _insertion(self, new: tuple[str, Any, TimeLike | None, int, str | None]) -> Insertion:
         queue, value, at, priority, key = new
         return _INSERTION(Insertion, (
-            queue if type(queue) is str else _text("queue", queue),
+            queue if type(queue) is str and queue.isascii() else text("queue", queue),
             self._payload(value),
             None if at is None else self._time(at),
-            priority if type(priority) is int else int(whole("priority", priority)),
-            None if key is None else _text("key", key),
+            _priority(priority),
+            None if key is None else text("key", key),
         ))  # fmt: skip
 
     def _change(self, given: Mapping[str, Any]) -> Change:
@@ -414,10 +421,10 @@ class TaskStore(Closing):
                 remedy=f"change {', '.join(CHANGEABLE)}",
             )
         return Change(
-            _text("queue", given["queue"]) if "queue" in given else None,
+            text("queue", given["queue"]) if "queue" in given else None,
             self._payload(given["value"]) if "value" in given else None,
             self._time(given["at"]) if "at" in given else None,
-            int(whole("priority", given["priority"])) if "priority" in given else None,
+            _priority(given["priority"]) if "priority" in given else None,
         )
 
     def _payload(self, value: Any) -> bytes:  # noqa: ANN401 - the codec's
@@ -476,11 +483,10 @@ class TaskStore(Closing):
             >>> store.claim(["urgent", "mail"], lease=60.0).value
             {'to': 'ann'}
         """
+        queues = _names(queues)
+        timeout = check_timeout(timeout)
         if self._max_deliveries is None:
-            claim = self._claim_one(
-                (queues,) if isinstance(queues, str) else (queues := _names(queues)),
-                _nanoseconds("lease", lease, above=0),
-            )
+            claim = self._claim_one(queues, _nanoseconds("lease", lease, above=0))
             if claim is not None:
                 return claim
         return self.claim_many(queues, 1, lease, timeout)[0]
@@ -672,7 +678,7 @@ class TaskStore(Closing):
     def _nack(self, refs: list[Ref], delay: float, reason: str | None) -> None:
         delay_ns = _nanoseconds("delay", delay, above=-1)
         if reason is not None:
-            reason = _text("reason", reason)
+            reason = text("reason", reason)
         clock, path, maximum = self._clock, self.directory, self._max_deliveries
 
         def decide(state: State) -> list[Any]:
@@ -705,11 +711,14 @@ class TaskStore(Closing):
     def get(self, task_id: int) -> Task | None:
         """Return a task as it is now; None: it is not in the store, or not any more.
 
+        Args:
+            task_id: its number.
+
         Example:
             >>> store.get(1).queue
             'mail'
         """
-        whole("task_id", task_id)
+        task_id = whole("task_id", task_id)
         codec = self.codec
 
         def look(state: State) -> Task | None:
@@ -752,10 +761,10 @@ class TaskStore(Closing):
             >>> [task.id for task in store.tasks("mail", status="ready")]
             [1, 2]
         """
-        if status is not None and status not in STATUSES:
-            raise errors.InvalidOption(
-                f"status is {status!r}", remedy=f"give one of {', '.join(STATUSES)}"
-            )
+        if queue is not None:
+            text("queue", queue)
+        if status is not None:
+            choice("status", status, STATUSES)
         codec = self.codec
         now = self._clock() if moment is None else to_ns(moment, self._clock, name="moment")
 
@@ -901,19 +910,20 @@ def _wanted(queues: str | Iterable[str], limit_count: int, lease: float) -> Want
     Raises:
         InvalidOption: the count or the lease is invalid.
     """
-    if not 1 <= whole("limit_count", limit_count) <= LIMIT_COUNT_MAX:
-        raise errors.InvalidOption(
-            f"limit_count is {limit_count}", remedy=f"give 1 to {LIMIT_COUNT_MAX}"
-        )
-    names = (queues,) if isinstance(queues, str) else _names(queues)
-    return Wanted(names, limit_count, _nanoseconds("lease", lease, above=0))
+    limit_count = whole("limit_count", limit_count, 1, LIMIT_COUNT_MAX)
+    return Wanted(_names(queues), limit_count, _nanoseconds("lease", lease, above=0))
 
 
-def _names(queues: Iterable[str]) -> tuple[str, ...]:
+def _names(queues: str | Iterable[str]) -> tuple[str, ...]:
+    if isinstance(queues, str):
+        return (text("queues", queues),)
+    wanted = "the name of a task queue, or some names"
+    if not isinstance(queues, Iterable):
+        raise type_error("queues", queues, wanted)
     names = tuple(queues)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise TypeError("queues must be the name of a task queue, or some names")
-    return names
+    if not names:
+        raise value_error("queues", queues, "give the name of a task queue, or some names")
+    return tuple(text("one of queues", name) for name in names)
 
 
 def _ref(ref: Ref) -> Ref:
@@ -922,27 +932,32 @@ def _ref(ref: Ref) -> Ref:
         if type(task_id) is int and type(version) is int:
             return task_id, version
     except (TypeError, ValueError):
-        raise TypeError(f"a task is named by (id, version), not {ref!r}") from None
-    return int(whole("id", task_id)), int(whole("version", version))
+        raise errors.InvalidType(
+            f"a task is named by (id, version), not {shown(ref)}", remedy="give task.ref"
+        ) from None
+    return whole("id", _plain(task_id)), whole("version", _plain(version))
 
 
-def _text(name: str, value: object) -> str:
-    """Return a plain str: the state has what is encoded, and the codec knows no others."""
-    if type(value) is str:
-        return value
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-    return str.__str__(value)
+def _priority(priority: object) -> int:
+    """Return a priority, in the 64 bits that MessagePack has."""
+    if type(priority) is int and -PRIORITY_END <= priority < PRIORITY_END:  # mostly
+        return priority
+    remedy = "give an int of 64 bits"
+    return whole("priority", _plain(priority), -PRIORITY_END, PRIORITY_END - 1, remedy=remedy)
+
+
+def _plain(value: object) -> object:
+    """Return a bool as the int that it is; the state has plain ints."""
+    return int(value) if isinstance(value, bool) else value
 
 
 def _nanoseconds(name: str, seconds: float, *, above: float) -> int:
     if type(seconds) is float and 0 < seconds <= SECONDS_MAX:  # mostly
         return math.ceil(seconds * NS_PER_S)
-    value = number(name, seconds)
+    remedy = "give seconds, at most ten years"
+    value = number(name, seconds, remedy)
     if not above < value <= SECONDS_MAX or (above < 0 and value < 0):
-        raise errors.InvalidOption(
-            f"{name} is {seconds} s", remedy="give seconds, at most ten years"
-        )
+        raise value_error(name, seconds, remedy)
     return math.ceil(value * NS_PER_S)
 
 

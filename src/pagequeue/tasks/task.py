@@ -79,6 +79,9 @@ class Task(NamedTuple):
         `"ready"`: it can be claimed, also when the lease of its last claim is over; `"waiting"`: it
         is scheduled or delayed; `"claimed"`; `"dead"`.
 
+        Args:
+            now: the time, ns since 1970, UTC.
+
         Example:
             >>> store.get(1).status(time.time_ns())
             'ready'

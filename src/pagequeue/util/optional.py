@@ -16,8 +16,10 @@ import concurrent.futures.thread  # noqa: F401 - see the head of this file
 import contextlib
 import importlib
 import os
+import shlex
 import threading
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pagequeue import errors
 
@@ -51,6 +53,30 @@ os.register_at_fork(
 )
 
 
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra of pagequeue to this installation.
+
+    A name is looked up in a package index; what was installed from a directory, a file or a
+    repository comes from there again.
+    """
+    import json  # noqa: PLC0415 - for an error only, as the next one
+    from importlib import metadata  # noqa: PLC0415
+
+    origin: dict[str, Any] = {}
+    with contextlib.suppress(metadata.PackageNotFoundError, OSError, ValueError):
+        origin = json.loads(metadata.distribution("pagequeue").read_text("direct_url.json") or "{}")
+    url, option = str(origin.get("url", "")), ""
+    wanted = f"pagequeue[{extra}]"
+    if "dir_info" in origin and url.startswith("file://"):
+        option = "-e " if origin["dir_info"].get("editable") else ""
+        wanted = f"{unquote(url.removeprefix('file://'))}[{extra}]"
+    elif "vcs_info" in origin:
+        wanted += f" @ {origin['vcs_info']['vcs']}+{url}"
+    elif url:
+        wanted += f" @ {url}"
+    return f"pip install {option}{shlex.quote(wanted)}"
+
+
 def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need not be installed
     """Return an optional module.
 
@@ -68,7 +94,7 @@ def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need 
         package = name.partition(".")[0]
         raise errors.MissingExtra(
             f"{what} need {package}, which is not installed",
-            remedy=f"pip install 'pagequeue[{extra}]'", extra=extra,
+            remedy=install_command(extra), extra=extra,
         ) from error  # fmt: skip
 
 

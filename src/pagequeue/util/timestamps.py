@@ -17,6 +17,7 @@ import numpy as np
 
 from pagequeue import format as fmt
 from pagequeue.errors import InvalidOption, NaiveDatetime
+from pagequeue.util.arguments import shown, type_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +48,7 @@ def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
 
     Raises:
         NaiveDatetime: the datetime has no zone.
-        TypeError: it has another type.
+        InvalidType: it has another type.
         InvalidOption: it does not fit into 64 bits of ns.
 
     Example:
@@ -55,7 +56,7 @@ def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
         4000000000
     """
     if isinstance(timestamp, bool):
-        raise TypeError(f"{name} must be {type_text}, not a bool")
+        raise type_error(name, timestamp, type_text)
     if hasattr(timestamp, "__index__"):  # NumPy's integers too
         ns = operator.index(timestamp)
     elif isinstance(timestamp, datetime):
@@ -68,9 +69,11 @@ def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
     elif isinstance(timestamp, timedelta):
         ns = clock() - timestamp // MICROSECOND * 1000
     else:
-        raise TypeError(f"{name} must be {type_text}, not {type(timestamp).__name__}")
+        raise type_error(name, timestamp, type_text)
     if not -fmt.TIMESTAMP_MAX <= ns <= fmt.TIMESTAMP_MAX:
-        raise InvalidOption(f"{name} is {ns} ns, outside of 64 bits", remedy="give ns since 1970")
+        raise InvalidOption(
+            f"{name} is {shown(ns)} ns, outside of 64 bits", remedy="give ns since 1970"
+        )
     return ns
 
 

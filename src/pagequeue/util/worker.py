@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
@@ -25,13 +26,39 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("pagequeue")
 
 
+class Repeated:
+    """A job that is run again and again by a thread that has nothing else to do."""
+
+    def __init__(self) -> None:
+        self._job: Callable[[], bool] | None = None
+        self._seconds = 0.0
+        self._due = 0.0
+
+    def begin(self, job: Callable[[], bool], seconds: float) -> None:
+        """Run a job from now on, instead of the one before."""
+        self._seconds, self._due = seconds, time.monotonic() + seconds
+        self._job = job
+
+    def seconds_left(self) -> float | None:
+        """Return how long it is until the job is due; None: there is none."""
+        return None if self._job is None else max(0.0, self._due - time.monotonic())
+
+    def run(self) -> None:
+        """Run the job, which is due."""
+        job = self._job
+        self._due = time.monotonic() + self._seconds
+        if job is not None and not job() and self._job is job:
+            self._job = None
+
+
 class Background:
     """Runs jobs one after the other in its own thread."""
 
     def __init__(self) -> None:
         self._jobs: Jobs = SimpleQueue()
+        self._repeated = Repeated()
         self._worker = SingleThread(
-            "pagequeue", partial(_work, self._jobs), partial(_finish, self._jobs)
+            "pagequeue", partial(_work, self._jobs, self._repeated), partial(_finish, self._jobs)
         )
         self._fork_count = _core.fork_count()
         self._closed = False
@@ -56,13 +83,22 @@ class Background:
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.end()
 
+    def repeat(self, job: Callable[[], bool], seconds: float) -> None:
+        """Run a job every so many seconds, until it returns False; one job for each object.
+
+        The job must not refer to the owner of this object, which it would keep alive.
+        """
+        self._repeated.begin(job, seconds)
+        self.submit(bool)  # a thread that waits for jobs looks at the clock again
+
     def drop(self, held: list[object]) -> None:
         """Empty a list in the worker, so that unmapping its elements delays no caller.
 
         The caller must keep no other reference to an element: it could be the last one, and then
         the caller would unmap it.
         """
-        self.submit(held.clear)
+        if any(one is not None for one in held):  # else no thread is started for it
+            self.submit(held.clear)
 
     def end(self) -> None:
         """Ask the thread to end after its current job; return at once."""
@@ -93,8 +129,15 @@ def _finish(jobs: Jobs) -> None:
     jobs.put(None)
 
 
-def _work(jobs: Jobs) -> None:
-    while (job := jobs.get()) is not None:
+def _work(jobs: Jobs, repeated: Repeated) -> None:
+    while True:
+        job: Callable[[], object] | None
+        try:
+            job = jobs.get(timeout=repeated.seconds_left())
+        except Empty:
+            job = repeated.run
+        if job is None:
+            return
         try:
             job()
         except Exception as error:  # noqa: BLE001 - no job may end the thread

@@ -6,7 +6,7 @@ import time
 import types
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from pagequeue.util.numbers import number
+from pagequeue.util.arguments import seconds
 from pagequeue.wait.notifier import Waiter
 
 if TYPE_CHECKING:
@@ -27,11 +27,8 @@ def let_others_run() -> Generator[None, None, None]:
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Return the seconds as a float; raise TypeError or ValueError for invalid ones."""
-    seconds = None if timeout is None else number("timeout", timeout)
-    if seconds is not None and not seconds >= 0:
-        raise ValueError("a timeout is seconds, 0 or more, or None for ever")
-    return seconds
+    """Return the seconds as a float; raise InvalidType or InvalidOption for invalid ones."""
+    return None if timeout is None else seconds("timeout", timeout)
 
 
 async def first(

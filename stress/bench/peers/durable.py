@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pagequeue import Queue
-from stress.bench.peers.base import Peer
+from stress.bench.peers.base import Peer, no_flush
 from stress.bench.plan import CheckFailed
 
 if TYPE_CHECKING:
@@ -35,10 +35,6 @@ MS_PER_S = 1000
 prefix_of = struct.Struct("<I").pack
 
 
-def no_flush() -> None:
-    """Return at once: each message is already durable, or a background thread syncs it."""
-
-
 class DurableQueue(Peer):
     """pagequeue through its public names only; threads share the queue, each has a producer."""
 
@@ -50,21 +46,32 @@ class DurableQueue(Peer):
             return timedelta(milliseconds=self.plan.options["interval_ms"])
         return "always" if self.plan.options["every"] == 1 else "none"
 
-    def open_durable(self) -> Durable:
-        """Return `send` of a queue that syncs automatically, or `send` and `flush`."""
+    def _open(self) -> Queue:
         if self._queue is None:
             shape: dict[str, Any] = {}
             if "page_mb" in self.plan.options:
                 shape["page_bytes"] = self.plan.options["page_mb"] << 20
             queue = Queue(self.plan.directory / "queue", sync=self._sync(), **shape)
             self._queue = self.stack.enter_context(queue)
+        return self._queue
+
+    def leave_first_page(self) -> None:
+        """Begin the second page; the message that is sent first is not replayed."""
+        queue = self._open()
+        with queue.producer() as producer:
+            producer.send(b"left")
+        queue.rotate()
+
+    def open_durable(self) -> Durable:
+        """Return `send` of a queue that syncs automatically, or `send` and `flush`."""
+        self._queue = self._open()
         producer = self.stack.enter_context(self._queue.producer())
         return producer.send, producer.flush if self._sync() == "none" else no_flush
 
     def open_stream(self) -> Any:  # noqa: ANN401 - messages
         """Return a replay of all."""
         queue = self.stack.enter_context(Queue(self.plan.directory / "queue"))
-        return queue.replay()
+        return queue.replay(sequence=self.plan.options.get("left", 0))
 
 
 class SyncedFile(Peer):

@@ -39,8 +39,9 @@ class NoOp(Peer):
         empty: list[bytes] = []
         return empty.count
 
-    def open_receive(self) -> Callable[..., Any]:
+    def open_receive(self, channel: str = "main") -> Callable[..., Any]:
         """Return a C method that returns a ready-made message."""
+        del channel
         self._ready: list[Ready] = []
         return self._ready.pop
 

@@ -9,14 +9,27 @@ from stress.bench.peers.base import Peer
 from stress.bench.wire import BATCH_COUNT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
+
+    from pagequeue import Consumer
 
 
 class PageQueue(Peer):
     """A queue directory for each direction, opened by path in every process."""
 
     gives_messages = True
+
+    def _first_sequence(self) -> int:
+        return self.plan.options.get("left", 0)
+
+    def leave_first_page(self) -> None:
+        """Begin the second page of each channel; readers begin after the message that is sent."""
+        for channel in self.plan.channels:
+            queue = self._queue(channel)
+            with queue.producer() as producer:
+                producer.send(b"left")
+            queue.rotate()
 
     def _queue(self, channel: str = "main") -> Queue:
         page_bytes = self.plan.options.get("page_bytes")
@@ -41,10 +54,14 @@ class PageQueue(Peer):
         """Return a producer's `send_many`."""
         return self.stack.enter_context(self._queue().producer()).send_many
 
-    def open_receive(self) -> Callable[..., Any]:
+    def _consumer(self, channel: str = "main") -> Consumer:
+        consumer = self._queue(channel).consumer(sequence=self._first_sequence())
+        return self.stack.enter_context(consumer)
+
+    def open_receive(self, channel: str = "main") -> Callable[..., Any]:
         """Return a consumer's `receive`."""
         self.receive_argument = self.plan.stall_seconds
-        return self.stack.enter_context(self._queue().consumer()).receive
+        return self._consumer(channel).receive
 
     def open_send_stream(self, channel: str = "main") -> Callable[[], AbstractContextManager[Any]]:
         """Return a producer's `open`."""
@@ -57,21 +74,26 @@ class PageQueue(Peer):
 
     def open_receive_many(self) -> Callable[[], list[bytes]]:
         """Return what gives the payloads of a consumer's `receive_many`."""
-        consumer = self.stack.enter_context(self._queue().consumer())
+        consumer = self._consumer()
         timeout = self.plan.stall_seconds
         return lambda: consumer.receive_many(BATCH_COUNT, timeout).payloads
 
     def open_poll(self, channel: str = "main") -> Callable[[], Any]:
         """Return a consumer's `poll`."""
-        return self.stack.enter_context(self._queue(channel).consumer()).poll
+        return self._consumer(channel).poll
 
     def open_stream(self) -> Iterable[Any]:
         """Return a replay of all."""
-        return self._queue().replay()
+        return self._queue().replay(sequence=self._first_sequence())
+
+    def open_batches(self) -> Iterator[list[bytes]]:
+        """Return the payloads of all, in lists."""
+        for batch in self._queue().batches(sequence=self._first_sequence()):
+            yield batch.payloads
 
     def open_seek(self) -> Callable[[int], Any]:
         """Return what seeks to a time and polls."""
-        consumer = self.stack.enter_context(self._queue().consumer())
+        consumer = self._consumer()
         seek, poll = consumer.seek, consumer.poll
 
         def seek_and_read(since_ns: int) -> Any:  # noqa: ANN401 - a Message

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import time
 from multiprocessing.shared_memory import SharedMemory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from stress.bench.peers.base import Peer
+from stress.bench.peers.base import NOT_STORED, Peer
 from stress.bench.plan import CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from multiprocessing.context import SpawnContext
+
+    from stress.bench.plan import Plan
 
 RING_BYTES = 16 << 20
 COUNTERS_BYTES = 256
@@ -26,25 +28,38 @@ SENT, RECEIVED = 0, 16  # places of the counters, in words: not in one cache lin
 class SharedRing(Peer):
     """One end of the ring."""
 
+    lacks: ClassVar[Mapping[str, str]] = {
+        "batches": "no call for several messages",
+        "producers": "one sender only",
+        "fan-out": "one receiver only",
+        "large": "a message is larger than the ring",
+        "block": "a receiver that waits spins",
+        **NOT_STORED,
+    }
+
     @staticmethod
-    def share(context: SpawnContext) -> str:
-        """Return the name of the memory, all of it touched."""
+    def share(plan: Plan, context: SpawnContext) -> dict[str, str]:
+        """Return the name of each channel's memory, all of it touched."""
         del context
-        memory = SharedMemory(create=True, size=COUNTERS_BYTES + RING_BYTES)
-        assert memory.buf is not None
-        memory.buf[:] = bytes(len(memory.buf))
-        memory.close()
-        return memory.name
+        names = {}
+        for channel in plan.channels:
+            memory = SharedMemory(create=True, size=COUNTERS_BYTES + RING_BYTES)
+            assert memory.buf is not None
+            memory.buf[:] = bytes(len(memory.buf))
+            memory.close()
+            names[channel] = memory.name
+        return names
 
     @staticmethod
-    def unshare(shared: str) -> None:
+    def unshare(shared: dict[str, str]) -> None:
         """Remove the memory."""
-        memory = SharedMemory(shared)
-        memory.close()
-        memory.unlink()
+        for name in shared.values():
+            memory = SharedMemory(name)
+            memory.close()
+            memory.unlink()
 
-    def _open(self) -> tuple[memoryview, memoryview, int]:
-        memory: Any = SharedMemory(self.shared)
+    def _open(self, channel: str) -> tuple[memoryview, memoryview, int]:
+        memory: Any = SharedMemory(self.shared[channel])
         view = memory.buf
         words = view[:COUNTERS_BYTES].cast("Q")
         slots = view[COUNTERS_BYTES : COUNTERS_BYTES + RING_BYTES]
@@ -62,8 +77,7 @@ class SharedRing(Peer):
 
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
         """Return what copies into the next slot."""
-        del channel
-        words, slots, slot_count = self._open()
+        words, slots, slot_count = self._open(channel)
         size_bytes, wait, sent = self.plan.size_bytes, self._wait, 0
 
         def send(payload: bytes) -> None:
@@ -77,9 +91,9 @@ class SharedRing(Peer):
 
         return send
 
-    def open_receive(self) -> Callable[..., Any]:
+    def open_receive(self, channel: str = "main") -> Callable[..., Any]:
         """Return what copies out of the next slot."""
-        words, slots, slot_count = self._open()
+        words, slots, slot_count = self._open(channel)
         size_bytes, wait, received = self.plan.size_bytes, self._wait, 0
 
         def receive() -> bytes:
@@ -93,3 +107,20 @@ class SharedRing(Peer):
             return payload
 
         return receive
+
+    def open_poll(self, channel: str = "main") -> Callable[[], Any]:
+        """Return what copies out of the next slot, if it is filled."""
+        words, slots, slot_count = self._open(channel)
+        size_bytes, received = self.plan.size_bytes, 0
+
+        def poll() -> bytes | None:
+            nonlocal received
+            if words[SENT] == received:
+                return None
+            at = received % slot_count * size_bytes
+            payload = bytes(slots[at : at + size_bytes])
+            received += 1
+            words[RECEIVED] = received
+            return payload
+
+        return poll

@@ -8,20 +8,26 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from stress.bench.peers.base import Peer
+from stress.bench.peers.base import NOT_STORED, Peer
 from stress.bench.plan import CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
 PAUSE_SECONDS = 0.0002
+ONLY_LARGE = "a file for each message is for large ones"
 
 
 class WholeFiles(Peer):
     """Writes and reads files by number, without a buffer of Python's between."""
+
+    lacks: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(NOT_STORED, ONLY_LARGE),
+        **dict.fromkeys(("pass", "batches", "producers", "fan-out", "poll", "block"), ONLY_LARGE),
+    }
 
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
         """Return what writes the next file in one go."""
@@ -34,8 +40,9 @@ class WholeFiles(Peer):
 
         return send
 
-    def open_receive(self) -> Callable[..., Any]:
+    def open_receive(self, channel: str = "main") -> Callable[..., Any]:
         """Return what waits for the next file and reads all of it."""
+        del channel
         read = self.open_receive_stream()
 
         def receive() -> bytes:

@@ -3,24 +3,28 @@
 High-water marks are 0, so no message is dropped and no sender waits for room (also its fastest
 setting here). The measurement starts once the connection is up: the sender waits until it could
 send. The publisher is an XPUB socket, the same as PUB except that it is told of subscriptions: it
-waits for all of them before the start, so that no subscriber misses a message.
+waits for all of them before the start, so that no subscriber misses a message. Where several send,
+the receiver binds and they connect; where several work, each binds and the sender connects to all.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import zmq
 
-from stress.bench.loops import consume
-from stress.bench.peers.base import Peer
+from stress.bench.loops import consume, produce
+from stress.bench.peers.base import NOT_STORED, Peer
 from stress.bench.plan import CheckFailed
+from stress.bench.worker_loops import channel_of, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from multiprocessing.context import SpawnContext
+
+    from stress.bench.plan import Plan
 
 NO_LIMIT = 0
 RETRY_MS = 1  # a receiver that comes before the sender tries again so soon
@@ -28,6 +32,11 @@ RETRY_MS = 1  # a receiver that comes before the sender tries again so soon
 
 class ZeroMQ(Peer):
     """One socket, its end of one ipc address."""
+
+    lacks: ClassVar[Mapping[str, str]] = {
+        "batches": "a call sends one message",
+        **NOT_STORED,
+    }
 
     def _socket(self, kind: int) -> zmq.Socket[bytes]:
         # The path of a socket is at most 107 bytes, so it is not put into the benchmark's
@@ -40,25 +49,40 @@ class ZeroMQ(Peer):
         socket.setsockopt(zmq.RCVTIMEO, int(self.plan.stall_seconds * 1000))
         return socket
 
+    def _address(self, channel: str) -> str:
+        return f"ipc://{self.shared}/{channel}"
+
+    @property
+    def _has_many_producers(self) -> bool:
+        return self.plan.role_count(produce) > 1
+
     @property
     def _fans_out(self) -> bool:
         return self.plan.role_count(consume) > 1
 
     @staticmethod
-    def share(context: SpawnContext) -> str:
-        """Return the directory of the socket."""
-        del context
+    def share(plan: Plan, context: SpawnContext) -> str:
+        """Return the directory of the sockets."""
+        del plan, context
         return tempfile.mkdtemp(prefix="bench-")
 
     @staticmethod
     def unshare(shared: str) -> None:
-        """Remove the directory of the socket."""
+        """Remove the directory of the sockets."""
         shutil.rmtree(shared, ignore_errors=True)
 
     def open_send(self, channel: str = "main") -> Callable[[bytes], object]:
         """Return the socket's send, once every subscriber is known."""
-        del channel
-        address = f"ipc://{self.shared}/socket"
+        address = self._address(channel)
+        if workers := self.plan.role_count(work):
+            socket = self._socket(zmq.PUSH)
+            for worker in range(workers):
+                socket.connect(self._address(channel_of(worker)))
+            return socket.send
+        if self._has_many_producers:
+            socket = self._socket(zmq.PUSH)
+            socket.connect(address)
+            return socket.send
         if not self._fans_out:
             socket = self._socket(zmq.PUSH)
             socket.bind(address)
@@ -72,10 +96,28 @@ class ZeroMQ(Peer):
             assert socket.recv() == b"\x01"
         return socket.send
 
-    def open_receive(self) -> Callable[..., Any]:
-        """Return the socket's receive."""
+    def _open_receiver(self, channel: str) -> zmq.Socket[bytes]:
         socket = self._socket(zmq.SUB if self._fans_out else zmq.PULL)
-        socket.connect(f"ipc://{self.shared}/socket")
+        if self._has_many_producers or self.plan.role_count(work):
+            socket.bind(self._address(channel))
+        else:
+            socket.connect(self._address(channel))
         if self._fans_out:
             socket.setsockopt(zmq.SUBSCRIBE, b"")
-        return socket.recv
+        return socket
+
+    def open_receive(self, channel: str = "main") -> Callable[..., Any]:
+        """Return the socket's receive."""
+        return self._open_receiver(channel).recv
+
+    def open_poll(self, channel: str = "main") -> Callable[[], Any]:
+        """Return a receive that does not wait."""
+        receive, nothing = self._open_receiver(channel).recv, zmq.Again
+
+        def poll() -> bytes | None:
+            try:
+                return receive(zmq.NOBLOCK)
+            except nothing:
+                return None
+
+        return poll

@@ -3,7 +3,6 @@
  * All of it runs under the writers' lock, touches no Python object and never blocks.
  */
 #include "protocol/frames.h"
-#include "protocol/index.h"
 
 /* Under the lock: freeze the page, as after the batch of a holder that died (I8). No message is
  * appended to it from here on; a producer must roll. */
@@ -46,7 +45,6 @@ pq_append_result pq_commit_pages(const pq_place *at, const uint8_t *next_page,
     if (!pq_header_matches(next_page, header, sequence)) {
         return PQ_APPEND_DAMAGED; /* messages were published first: its sequences are wrong */
     }
-    uint8_t *mark = at->page + position;
     pq_frame frame; /* no marker after a partial batch: it is never read */
     int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;
     if (!is_marked && pq_load_u32(at->meta + PQ_WRITE_META_FAILED_ERRNO) != 0) {
@@ -61,12 +59,7 @@ pq_append_result pq_commit_pages(const pq_place *at, const uint8_t *next_page,
     /* M7. The end-of-page marker, its length last: all messages are visible from here. Skipped if
      *     it exists: readers check it. Dies here: the next process that rolls does M6 and M8. */
     if (!is_marked) {
-        uint32_t word = PQ_END_OF_PAGE | PQ_FRAME_BYTES;
-        uint32_t sum = pq_frame_checksum(at->queue_state, last, sequence, word);
-        memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
-        memcpy(mark + PQ_FRAME_TIMESTAMP, &last, 8);
-        pq_store_u32(mark, word);
-        index_end(at, count);
+        pq_put_end_mark(at, position, count, last);
     }
     PQ_KILL_POINT(34);
     /* M8. Producers continue in the last page from here, and replays see the new tail. */

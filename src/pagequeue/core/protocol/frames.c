@@ -358,6 +358,16 @@ int pq_header_matches(const uint8_t *page, const uint8_t *wanted, uint64_t seque
            memcmp(found + PQ_PAGE_HEADER_QUEUE_ID, wanted + PQ_PAGE_HEADER_QUEUE_ID, 16) == 0;
 }
 
+void pq_put_end_mark(const pq_place *at, uint64_t position, uint64_t count, int64_t last) {
+    uint8_t *mark = at->page + position;
+    uint32_t word = PQ_END_OF_PAGE | END_MARK_BYTES;
+    uint32_t sum = pq_frame_checksum(at->queue_state, last, at->first_sequence + count, word);
+    memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
+    memcpy(mark + PQ_FRAME_TIMESTAMP, &last, 8);
+    pq_store_u32(mark, word);
+    index_end(at, count);
+}
+
 /* Under the lock: continue in `next_page`, a prepared file of full size under its final name; its
  * other content does not matter. `header` is its whole header except what only the roll knows.
  * Every step can be repeated, so a roll whose holder died is finished by repeating all of it. */
@@ -395,15 +405,9 @@ pq_append_result pq_roll(const pq_place *at, uint8_t *next_page, const uint8_t *
     PQ_KILL_POINT(13);
     /* R3. The end-of-page marker, its length last: readers continue in the next page from here.
      *     Dies here: the next producer finds the marker at its tail and repeats all steps. */
-    uint8_t *mark = at->page + position;
     pq_frame there; /* one that is there stays: a fragment can follow it */
     if (pq_check_at(at, position, sequence, &there) != PQ_READ_END) {
-        uint32_t word = PQ_END_OF_PAGE | END_MARK_BYTES;
-        uint32_t sum = pq_frame_checksum(at->queue_state, last, sequence, word);
-        memcpy(mark + PQ_FRAME_CHECKSUM, &sum, 4);
-        memcpy(mark + PQ_FRAME_TIMESTAMP, &last, 8);
-        pq_store_u32(mark, word);
-        index_end(at, count);
+        pq_put_end_mark(at, position, count, last);
     }
     PQ_KILL_POINT(14);
     /* R4. Producers continue in the next page from here. */

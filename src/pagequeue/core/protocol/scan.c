@@ -58,11 +58,18 @@ void pq_scan(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t 
     out->sequence = sequence;
 }
 
-/* The position of a frame by its ordinal in the page, proved: the frame's checksum contains the
- * sequence, so a wrong index cannot lead to another frame. 0 = the index is wrong. */
+/* A frame by its ordinal in the page, proved: its checksum contains the sequence, so a wrong index
+ * cannot lead to another frame. 0 = the index is wrong. */
+static int prove(const pq_place *at, uint64_t ordinal, pq_frame *frame, uint64_t *position) {
+    int64_t timestamp;
+    return index_get(at, ordinal, &timestamp, position) &&
+           pq_check_at(at, *position, at->first_sequence + ordinal, frame) == PQ_READ_FRAME &&
+           frame->timestamp == timestamp;
+}
+
+/* The position of a frame by its ordinal in the page, proved. 0 = the index is wrong. */
 int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *position) {
     pq_frame frame;
-    int64_t timestamp;
     if (ordinal > count) {
         return 0;
     }
@@ -70,16 +77,58 @@ int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *po
         *position = PQ_PAGE_HEADER_BYTES;
         return 1;
     }
-    uint64_t known = ordinal < count ? ordinal : ordinal - 1;
-    if (!index_get(at, known, &timestamp, position)) {
-        return 0;
-    }
-    if (pq_check_at(at, *position, at->first_sequence + known, &frame) != PQ_READ_FRAME ||
-        frame.timestamp != timestamp) {
+    if (!prove(at, ordinal < count ? ordinal : ordinal - 1, &frame, position)) {
         return 0;
     }
     if (ordinal == count) {
         *position = frame.next;
+    }
+    return 1;
+}
+
+#define NEAR_RECORDS 32 /* so far from a guess the time is looked for next */
+#define GUESSES 3
+
+/* Narrow the records among which the first is that is not older than `since`. Where messages came
+ * at a steady pace, a guess is near, and saves most cache misses of a binary search. 0 = the index
+ * is wrong. */
+static int narrow(const pq_place *at, int64_t since, uint64_t *low, uint64_t *high) {
+    int64_t first, last, timestamp;
+    uint64_t place;
+    if (*high - *low <= NEAR_RECORDS) {
+        return 1;
+    }
+    if (!index_get(at, *low, &first, &place) || !index_get(at, *high - 1, &last, &place)) {
+        return 0;
+    }
+    for (int i = 0; i < GUESSES && since > first && since <= last; i++) {
+        uint64_t span = *high - *low;
+        if (span <= 2 * NEAR_RECORDS) {
+            break;
+        }
+        double share = ((double)since - (double)first) / ((double)last - (double)first);
+        uint64_t guess = *low + (uint64_t)(share * (double)(span - 1));
+        guess = guess < *low ? *low : guess >= *high ? *high - 1 : guess;
+        if (!index_get(at, guess, &timestamp, &place)) {
+            return 0;
+        }
+        for (int side = 0; side < 2; side++) { /* the guess, then a place on its other side */
+            if (timestamp < since) {
+                *low = guess + 1;
+                first = timestamp;
+                guess = *high - guess > NEAR_RECORDS ? guess + NEAR_RECORDS : *high;
+            } else {
+                *high = guess;
+                last = timestamp;
+                guess = guess - *low > NEAR_RECORDS ? guess - NEAR_RECORDS : *high;
+            }
+            if (guess >= *high || guess < *low) {
+                break;
+            }
+            if (side == 0 && !index_get(at, guess, &timestamp, &place)) {
+                return 0;
+            }
+        }
     }
     return 1;
 }
@@ -91,7 +140,7 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
     int64_t timestamp;
     uint64_t low = 0, high = count, place;
     pq_frame frame;
-    if (count > at->index_capacity) {
+    if (count > at->index_capacity || !narrow(at, since, &low, &high)) {
         return 0;
     }
     while (low < high) {
@@ -106,22 +155,18 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
         }
     }
     *ordinal = low;
-    if (!pq_locate(at, count, low, position)) {
+    *position = PQ_PAGE_HEADER_BYTES;
+    if (low < count && (!prove(at, low, &frame, position) || frame.timestamp < since)) {
         return 0;
     }
-    if (low < count) {
-        if (pq_check_at(at, *position, at->first_sequence + low, &frame) != PQ_READ_FRAME ||
-            frame.timestamp < since) {
-            return 0;
-        }
+    if (low == 0) {
+        return *position == PQ_PAGE_HEADER_BYTES;
     }
-    if (low > 0) {
-        if (!pq_locate(at, count, low - 1, &place) ||
-            pq_check_at(at, place, at->first_sequence + low - 1, &frame) != PQ_READ_FRAME ||
-            frame.timestamp >= since || frame.next != *position) {
-            return 0;
-        }
+    if (!prove(at, low - 1, &frame, &place) || frame.timestamp >= since ||
+        (low < count && frame.next != *position)) {
+        return 0;
     }
+    *position = frame.next; /* also where all are older */
     return 1;
 }
 

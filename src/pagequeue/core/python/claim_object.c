@@ -126,7 +126,7 @@ static int has_reason(PyObject *reason) {
         return 0;
     }
     if (!PyUnicode_Check(reason)) {
-        PyErr_Format(PyExc_TypeError, "reason is %R: give a text, as str(error)", reason);
+        pq_refuse_argument("text", "(sO)", "reason", reason);
         return -1;
     }
     return 1;
@@ -134,12 +134,9 @@ static int has_reason(PyObject *reason) {
 
 /* Seconds from now in ns; -1 = raised. */
 static int64_t span_of(PyObject *seconds, const char *name) {
-    double value = PyFloat_AsDouble(seconds);
-    if (PyErr_Occurred()) {
-        return -1;
-    }
+    double value = PyBool_Check(seconds) ? -1 : PyFloat_AsDouble(seconds);
     if (!(value >= 0 && value <= SPAN_SECONDS_MAX)) {
-        PyErr_Format(PyExc_ValueError, "%s is %R: give seconds from 0 to 1e9", name, seconds);
+        pq_refuse_argument("seconds", "(sOd)", name, seconds, (double)SPAN_SECONDS_MAX);
         return -1;
     }
     return (int64_t)(value * 1e9);
@@ -204,8 +201,8 @@ static PyObject *claim_nack(Claim *self, PyObject *const *args, Py_ssize_t arg_c
         return NULL;
     }
     int64_t delay = seconds == NULL ? 0 : span_of(seconds, "delay");
-    int is_told = has_reason(reason);
-    if (delay < 0 || is_told < 0) {
+    int is_told = delay < 0 ? -1 : has_reason(reason);
+    if (is_told < 0) {
         return NULL;
     }
     uint32_t most = self->group->deliveries_max;
@@ -327,7 +324,9 @@ PyDoc_STRVAR(reject_doc,
     "    'not a picture'\n");
 PyDoc_STRVAR(extend_doc,
     "extend($self, seconds, /)\n--\n\n"
-    "Extend the lease: it now ends so many seconds from now.\n\n" LEASE_ERRORS
+    "Extend the lease: it now ends so many seconds from now.\n\n"
+    "Args:\n"
+    "    seconds: 0 to 1e9.\n\n" LEASE_ERRORS
     "\n\nExample:\n"
     "    >>> claim.extend(60.0)\n");
 

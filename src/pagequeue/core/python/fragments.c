@@ -13,7 +13,7 @@ PyObject *pq_core_new_bytes(PyObject *Py_UNUSED(module), PyObject *args) {
     if (!PyArg_ParseTuple(args, "n:new_bytes", &count)) {
         return NULL;
     }
-    return PyBytes_FromStringAndSize(NULL, count);
+    return pq_new_bytes(count);
 }
 
 /* copy_checked(page, position, bytes, checksum, target, at): whether the copy is what was sent.

@@ -25,23 +25,28 @@
 #define PQ_NO_FILE (-1) /* instead of a descriptor: memory of this process alone */
 #define FILL_BYTES (256u << 10)
 
-/* Without a map yet. */
-static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable) {
+/* Without a map yet; the guard of a lent map is its owner's. */
+static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable, pq_guard *guard) {
     Region *self = PyObject_GC_New(Region, type);
     if (self == NULL) {
         return NULL;
     }
     self->base = NULL;
     self->bytes = bytes;
+    self->ahead = 0;
     self->queue_state = 0;
     self->has_queue = 0;
+    self->is_used = 0;
     self->writable = (char)writable;
     self->fd = -1;
+    self->worn = 0;
+    self->lent = self->owner = NULL;
+    self->fork_count = self->forks_begun = 0;
     Py_INCREF(Py_None);
     self->on_lost = Py_None;
     Py_INCREF(Py_None);
     self->filler = Py_None;
-    self->guard = pq_guard_take();
+    self->guard = guard != NULL ? guard : pq_guard_take();
     if (self->guard == NULL) {
         PyErr_NoMemory();
         Py_DECREF((PyObject *)self);
@@ -58,10 +63,11 @@ static void region_begin(Region *self, void *base) {
 }
 
 static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"fd", "length", "writable", NULL};
-    int fd, writable;
+    static char *names[] = {"fd", "length", "writable", "kept", NULL};
+    int fd, writable, kept = 0;
     unsigned long long bytes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKp:Region", names, &fd, &bytes, &writable)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKp|p:Region", names, &fd, &bytes, &writable,
+                                     &kept)) {
         return NULL;
     }
     if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX) {
@@ -69,7 +75,7 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                      (unsigned long long)PQ_PAGE_BYTES_MAX, bytes);
         return NULL;
     }
-    Region *self = region_start(type, bytes, writable);
+    Region *self = region_start(type, bytes, writable, NULL);
     if (self == NULL) {
         return NULL;
     }
@@ -84,6 +90,10 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         return NULL;
     }
     region_begin(self, base);
+    if (kept && (self->fd = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) < 0) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_CLEAR(self);
+    }
     return (PyObject *)self;
 }
 
@@ -422,6 +432,72 @@ static PyObject *region_renew(Region *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* The file of a page of a ring is used again and again, and a reader keeps it mapped, without its
+ * lock, while it reads others. To read a page it borrows the map: the lock is shared first, and then
+ * the file must have the page's name, as when it is opened (I13). What was lent is a Region of its
+ * own, to which all views refer; the lock goes when it goes. */
+
+/* Whether the file has this name, and is as it was when it was mapped. */
+static int has_name(const Region *self, int folder, const char *name) {
+    struct stat mine, named;
+    return fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstat(self->fd, &mine) == 0 && mine.st_ino == named.st_ino &&
+           mine.st_dev == named.st_dev && mine.st_nlink == 1 &&
+           (uint64_t)mine.st_size == self->bytes;
+}
+
+static void give_back(Region *owner) {
+    owner->lent = NULL;
+    if (owner->fork_count != pq_fork_count) {
+        return; /* the lock is the parent's too */
+    }
+    if (owner->forks_begun != pq_forks_begun) {
+        owner->worn = 1;
+        return;
+    }
+    flock(owner->fd, LOCK_UN);
+}
+
+static PyObject *region_lend(Region *self, PyObject *args) {
+    int folder;
+    const char *name;
+    if (!PyArg_ParseTuple(args, "is:lend", &folder, &name)) {
+        return NULL;
+    }
+    if (self->fd < 0 || self->writable) {
+        PyErr_SetString(PyExc_ValueError, "only a page that was mapped to be lent can be");
+        return NULL;
+    }
+    if (self->worn || pq_region_lost(self)) {
+        Py_RETURN_NONE;
+    }
+    if (self->lent != NULL) { /* the lock is had: it is used by another reader of this process */
+        if (!has_name(self, folder, name)) {
+            Py_RETURN_NONE;
+        }
+        Py_INCREF((PyObject *)self->lent);
+        return (PyObject *)self->lent;
+    }
+    Region *lent = region_start(Py_TYPE((PyObject *)self), self->bytes, 0, self->guard);
+    if (lent == NULL) {
+        return NULL;
+    }
+    lent->base = self->base;
+    lent->queue_state = self->queue_state;
+    lent->has_queue = self->has_queue;
+    Py_INCREF((PyObject *)self);
+    lent->owner = self;
+    self->lent = lent;
+    self->fork_count = pq_fork_count;
+    self->forks_begun = pq_forks_begun;
+    int error = hold(self->fd);
+    if (error != 0 || !has_name(self, folder, name)) {
+        Py_DECREF((PyObject *)lent); /* gives it back */
+        Py_RETURN_NONE;
+    }
+    return (PyObject *)lent;
+}
+
 /* All of it in one call, because a thread that shares the interpreter with a busy producer waits
  * 5 ms for the GIL after each system call: page by page that was slower than filling a page. */
 static PyObject *region_make(PyTypeObject *type, PyObject *args) {
@@ -444,7 +520,7 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
         filled > reserved || reserved > bytes || (uint64_t)wanted.data.len > reserved) {
         PyErr_SetString(PyExc_ValueError, "the content must fit into the file");
     } else {
-        self = region_start(type, bytes, 1);
+        self = region_start(type, bytes, 1, NULL);
     }
     if (self != NULL) {
         Py_BEGIN_ALLOW_THREADS
@@ -467,6 +543,7 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
 
 static int region_traverse(Region *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT((PyObject *)self->owner);
     Py_VISIT(self->on_lost);
     Py_VISIT(self->filler);
     return 0;
@@ -480,6 +557,12 @@ static int region_clear(Region *self) {
 
 static void region_dealloc(Region *self) {
     PyObject_GC_UnTrack(self);
+    if (self->owner != NULL) {
+        give_back(self->owner);
+        Py_DECREF((PyObject *)self->owner);
+        self->guard = NULL;
+        self->base = NULL;
+    }
     if (self->guard != NULL) {
         pq_guard_put(self->guard);
     }
@@ -547,6 +630,8 @@ static PyMethodDef region_methods[] = {
      "Make a file of reserved blocks under a temporary name, rename it, and map it."},
     {"renew", (PyCFunction)region_renew, METH_VARARGS,
      "Make a retired page of a ring the next one, if no other process or thread has it open."},
+    {"lend", (PyCFunction)region_lend, METH_VARARGS,
+     "Return the map for reading a page of a ring; None: its file has not this name."},
     {"read", (PyCFunction)pq_region_read, METH_VARARGS, "Return a copy of some bytes."},
     {"write", (PyCFunction)pq_region_write, METH_VARARGS, "Copy bytes in; not for shared words."},
     {"load", (PyCFunction)pq_region_load, METH_VARARGS, "Load 8 bytes with acquire order."},
@@ -554,6 +639,8 @@ static PyMethodDef region_methods[] = {
     {"load_half", (PyCFunction)pq_region_load_half, METH_VARARGS, "Load 4 bytes, acquire order."},
     {"store_half", (PyCFunction)pq_region_store_half, METH_VARARGS,
      "Store 4 bytes, release order."},
+    {"swap_half", (PyCFunction)pq_region_swap_half, METH_VARARGS,
+     "Store 4 bytes if a word is an expected one; whether it was."},
     {"zero", (PyCFunction)pq_region_zero, METH_VARARGS,
      "Zero to the end, or to a place; return the bytes changed."},
     {"populate", (PyCFunction)pq_region_populate, METH_VARARGS,
@@ -568,6 +655,8 @@ static PyMethodDef region_methods[] = {
 
 static PyMemberDef region_members[] = {
     {"writable", T_BOOL, offsetof(Region, writable), READONLY, "Whether bytes can be written."},
+    {"is_used", T_BOOL, offsetof(Region, is_used), 0,
+     "Whether a seek found a message in it; whoever keeps the map clears this."},
     {"on_lost", T_OBJECT, offsetof(Region, on_lost), 0,
      "Called with a position when the file was truncated; returns the error to raise."},
     {"filler", T_OBJECT, offsetof(Region, filler), 0,
@@ -577,6 +666,11 @@ static PyMemberDef region_members[] = {
 
 static PyObject *region_is_renewable(Region *self, void *Py_UNUSED(unused)) {
     return PyBool_FromLong(self->fd >= 0);
+}
+
+static PyObject *region_is_removed(Region *self, void *Py_UNUSED(unused)) {
+    struct stat status;
+    return PyBool_FromLong(self->fd < 0 || fstat(self->fd, &status) != 0 || status.st_nlink == 0);
 }
 
 static PyObject *region_broken(Region *self, void *Py_UNUSED(unused)) {
@@ -612,6 +706,7 @@ static PyGetSetDef region_getset[] = {
     {"queue_id", NULL, (setter)region_set_queue_id,
      "Of a page: the id of its queue, from which its frames' checksums start.", NULL},
     {"is_renewable", (getter)region_is_renewable, NULL, "Whether it was made to be renewed.", NULL},
+    {"is_removed", (getter)region_is_removed, NULL, "Whether its file has no name any more.", NULL},
     {"broken", (getter)region_broken, NULL, "Whether the file was truncated; checks its end.",
      NULL},
     {"lost_at", (getter)region_lost_at, NULL, "Where it was found to be truncated, or its size.",
@@ -621,7 +716,7 @@ static PyGetSetDef region_getset[] = {
 
 PyTypeObject *pq_region_make(void) {
     static PyType_Slot slots[] = {
-        {Py_tp_doc, "A mapped file: Region(fd, length, writable)."},
+        {Py_tp_doc, "A mapped file: Region(fd, length, writable, kept)."},
         {Py_tp_new, region_new},
         {Py_tp_dealloc, region_dealloc},
         {Py_tp_traverse, region_traverse},

@@ -10,6 +10,7 @@ PyObject *pq_region_load(Region *self, PyObject *args);
 PyObject *pq_region_store(Region *self, PyObject *args);
 PyObject *pq_region_load_half(Region *self, PyObject *args);
 PyObject *pq_region_store_half(Region *self, PyObject *args);
+PyObject *pq_region_swap_half(Region *self, PyObject *args);
 PyObject *pq_region_zero(Region *self, PyObject *args);
 PyObject *pq_region_populate(Region *self, PyObject *args);
 PyObject *pq_region_forget(Region *self, PyObject *args);

@@ -104,6 +104,20 @@ PyObject *pq_region_store_half(Region *self, PyObject *args) {
     return done(self);
 }
 
+/* Whether the word was the expected one, and is the new one now. */
+PyObject *pq_region_swap_half(Region *self, PyObject *args) {
+    unsigned long long at;
+    unsigned int expected, value;
+    if (!PyArg_ParseTuple(args, "KII:swap_half", &at, &expected, &value) || !is_writable(self) ||
+        !in_bounds(self, at, 4, 1)) {
+        return NULL;
+    }
+    uint32_t was = expected;
+    int swapped = __atomic_compare_exchange_n((uint32_t *)(void *)(self->base + at), &was, value, 0,
+                                              __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    return if_intact(self, PyBool_FromLong(swapped));
+}
+
 /* Zero from `at` to an end, but only what is not zero yet, so that clean OS pages stay clean. */
 PyObject *pq_region_zero(Region *self, PyObject *args) {
     static const uint8_t zeros[ZERO_STEP_BYTES];
@@ -175,13 +189,19 @@ PyObject *pq_region_ahead(Region *self, PyObject *args) {
     return result;
 }
 
-/* Of a file: this process maps the range again when it is read. */
+/* Of a file: this process maps the range again when it is read. Where the system refuses, the memory
+ * stays in use, and nothing else. */
 PyObject *pq_region_forget(Region *self, PyObject *args) {
     if (self->writable) {
         PyErr_SetString(PyExc_ValueError, "the region can be memory without a file");
         return NULL;
     }
-    return over_range(self, args, madvise, MADV_DONTNEED);
+    PyObject *result = over_range(self, args, madvise, MADV_DONTNEED);
+    if (result == NULL && PyErr_ExceptionMatches(PyExc_OSError)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return result;
 }
 
 /* Only through a writable map: on any other the system ignores the call, without an error. */

@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/stat.h>
-#if defined(__linux__)
 #include <fcntl.h>
+#if defined(__linux__)
 #include <linux/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
@@ -20,8 +20,9 @@
 
 PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
 PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type;
-unsigned pq_fork_count;
+unsigned pq_fork_count, pq_forks_begun;
 
+static void forking(void) { pq_forks_begun += 1; }
 static void forked(void) { pq_fork_count += 1; }
 
 /* --- what the objects share ------------------------------------------------------------------- */
@@ -44,19 +45,61 @@ int64_t pq_clock_call(PyObject *clock) {
     return now;
 }
 
+void pq_refuse_argument(const char *check, const char *format, ...) {
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+        !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        return; /* the argument's own */
+    }
+    PyErr_Clear();
+    va_list values;
+    va_start(values, format);
+    PyObject *args = Py_VaBuildValue(format, values);
+    va_end(values);
+    PyObject *module = PyImport_ImportModule("pagequeue.util.arguments");
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, check);
+    PyObject *taken = function == NULL || args == NULL ? NULL : PyObject_CallObject(function, args);
+    if (taken != NULL) { /* its class answers differently each time */
+        PyErr_Format(PyExc_TypeError, "an argument is not the same twice: %R", args);
+    }
+    Py_XDECREF(taken);
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    Py_XDECREF(args);
+}
+
+void pq_refuse_type(const char *format, ...) {
+    PyObject *errors = PyImport_ImportModule("pagequeue.errors");
+    PyObject *kind = errors == NULL ? NULL : PyObject_GetAttrString(errors, "InvalidType");
+    if (kind != NULL) {
+        va_list values;
+        va_start(values, format);
+        PyErr_FormatV(kind, format, values);
+        va_end(values);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(errors);
+}
+
 int64_t pq_timeout_ns(PyObject *seconds) {
     if (seconds == Py_None) {
         return -1;
     }
-    double value = PyFloat_AsDouble(seconds);
-    if (PyErr_Occurred()) {
-        return -2;
-    }
+    double value = PyBool_Check(seconds) ? -1 : PyFloat_AsDouble(seconds);
     if (!(value >= 0)) {
-        PyErr_SetString(PyExc_ValueError, "a timeout is seconds, 0 or more, or None for ever");
+        pq_refuse_argument("seconds", "(sO)", "timeout", seconds);
         return -2;
     }
     return value >= 9e9 ? -1 : (int64_t)(value * 1e9);
+}
+
+Py_ssize_t pq_count_of(const char *name, PyObject *count, Py_ssize_t most) {
+    Py_ssize_t value =
+        PyBool_Check(count) ? -1 : PyNumber_AsSsize_t(count, PyExc_OverflowError);
+    if (value < 1 || value > most) {
+        pq_refuse_argument("whole", "(sOin)", name, count, 1, most);
+        return -1;
+    }
+    return value;
 }
 
 void pq_clear_to_none(PyObject **field) {
@@ -376,6 +419,30 @@ static PyObject *core_mount_id(PyObject *Py_UNUSED(module), PyObject *args) {
     return PyLong_FromUnsignedLongLong(id);
 }
 
+/* (device, inode) of the file that has a name in a directory, links not followed; None: none has. */
+static PyObject *core_identity(PyObject *Py_UNUSED(module), PyObject *args) {
+    int fd, error;
+    PyObject *name;
+    struct stat found;
+    if (!PyArg_ParseTuple(args, "iO&:identity", &fd, PyUnicode_FSConverter, &name)) {
+        return NULL;
+    }
+    const char *bytes = PyBytes_AsString(name);
+    Py_BEGIN_ALLOW_THREADS
+    error = fstatat(fd, bytes, &found, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : errno;
+    Py_END_ALLOW_THREADS
+    Py_DECREF(name);
+    if (error == ENOENT) {
+        Py_RETURN_NONE;
+    }
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return Py_BuildValue("(KK)", (unsigned long long)found.st_dev,
+                         (unsigned long long)found.st_ino);
+}
+
 static PyObject *core_file_system_type(PyObject *Py_UNUSED(module), PyObject *args) {
     int fd;
     if (!PyArg_ParseTuple(args, "i:file_system_type", &fd)) {
@@ -433,6 +500,8 @@ static PyMethodDef functions[] = {
     {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; announce a sleeper."},
     {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
+    {"identity", core_identity, METH_VARARGS,
+     "Return device and inode of the file that has a name in a directory; None: none has."},
     {"file_system_type", core_file_system_type, METH_VARARGS,
      "Return the magic number of a file system, 0 when not known."},
     {"new_bytes", pq_core_new_bytes, METH_VARARGS, "Return bytes to be filled by copy_checked."},
@@ -505,6 +574,18 @@ static int add_type(PyObject *module, const char *name, PyTypeObject **type,
     return PyModule_AddObject(module, name, (PyObject *)*type);
 }
 
+/* A module without Py_mod_gil: a free-threaded CPython switches the GIL on when it imports this one,
+ * and warns. What lies in mapped files needs no GIL, because other processes change it at the same
+ * time: there is the protocol of atomics and robust locks. These are of this process, and the GIL is
+ * their only lock:
+ *   - `busy` of a Reader is tested and set, so that one thread reads at a time;
+ *   - `inside` of a Writer and of a Claims is counted, so that the last one to leave closes the lock
+ *     (`pq_group_leave` calls Python once);
+ *   - `kept_count` and its messages, and the same of claims: freed objects kept for the next ones;
+ *   - a handle's references to its regions, which another thread's call replaces (the next page);
+ *   - table and count of a Descriptor's operations, which realloc moves.
+ * The first two need a compare-and-swap, the lists one for each thread, the last two a critical
+ * section of the object. */
 static struct PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
     .m_name = "pagequeue._core",
@@ -533,6 +614,6 @@ PyMODINIT_FUNC PyInit__core(void) {
         Py_DECREF((PyObject *)module);
         return NULL;
     }
-    pthread_atfork(NULL, NULL, forked);
+    pthread_atfork(forking, NULL, forked);
     return module;
 }

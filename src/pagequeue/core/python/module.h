@@ -46,7 +46,7 @@ typedef enum {
 #undef PQ_EVENT_MEMBER
 } pq_event;
 
-typedef struct {
+typedef struct Region {
     PyObject_HEAD
     uint8_t *base;
     uint64_t bytes;
@@ -56,12 +56,18 @@ typedef struct {
     PyObject *filler;  /* what fills it as it is read; None: all that will be here is */
     uint32_t queue_state; /* of a page's queue: its frames' checksums start from it */
     char has_queue, writable;
-    int fd; /* of a page that can be renewed: its open file, which has the shared lock; -1 = none */
+    char is_used; /* a seek found a message in it; its keeper clears this */
+    char worn; /* a child of a fork can have what was lent, and with it the lock: not lent again */
+    int fd; /* of a page of a ring: its open file, which has the shared lock; -1 = none */
+    struct Region *lent; /* what reads the map now, which holds a reference to this; not one here */
+    struct Region *owner; /* of the map, which was lent by it; NULL: its own */
+    unsigned fork_count, forks_begun; /* when it was lent */
 } Region;
 
 extern PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
 extern PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type;
 extern unsigned pq_fork_count; /* moves in the child of a fork: older handles are the parent's */
+extern unsigned pq_forks_begun; /* moves in the parent, before */
 
 PyTypeObject *pq_descriptor_make(void);
 PyTypeObject *pq_region_make(void);
@@ -84,7 +90,13 @@ int pq_region_check(Region *region, uint64_t bytes, int writable, const char *wh
 int pq_page_check(Region *page, int writable, const char *what);
 /* 1 = continue, 0 = raised, because the file of the map that was just used was truncated */
 int pq_region_intact(Region *region);
-int64_t pq_timeout_ns(PyObject *seconds); /* -1 = for ever, -2 = raised */
+/* Raise what the function `check` of pagequeue.util.arguments raises for these arguments, in place
+ * of a TypeError or OverflowError that is set. */
+void pq_refuse_argument(const char *check, const char *format, ...);
+void pq_refuse_type(const char *format, ...); /* raise InvalidType */
+int64_t pq_timeout_ns(PyObject *seconds);     /* -1 = for ever, -2 = raised */
+/* A number of messages, 1 to `most`; -1 = raised */
+Py_ssize_t pq_count_of(const char *name, PyObject *count, Py_ssize_t most);
 void pq_type_free(PyObject *self);
 /* For tp_clear: what is called later, by a finalizer in the same cycle, must not be NULL. */
 void pq_clear_to_none(PyObject **field);
@@ -131,6 +143,7 @@ typedef struct {
 } pq_span;
 
 /* python/payload_spans.c */
+PyObject *pq_new_bytes(Py_ssize_t count);
 PyObject *pq_core_payloads(PyObject *module, PyObject *args);
 PyObject *pq_core_views(PyObject *module, PyObject *args);
 PyObject *pq_core_pack(PyObject *module, PyObject *args);

@@ -12,6 +12,7 @@
 #include "python/reader.h"
 
 #define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */
+#define AHEAD_BYTES 704 /* of old messages, a few of 100 B are fetched ahead into the cache */
 #define BACKOFF_NS_MIN 50000
 #define BACKOFF_NS_MAX 10000000
 
@@ -152,6 +153,12 @@ static reading poll_page(Reader *self, pq_frame *frame) {
             pq_read_result found =
                 pq_frame_peek(self->page->base, self->page->bytes, self->position, frame);
             if (found == PQ_READ_FRAME) {
+                if (frame->payload_bytes > AHEAD_BYTES) {
+                    return READ_TAKEN;
+                }
+                const uint8_t *ahead = self->page->base + frame->next + AHEAD_BYTES;
+                __builtin_prefetch(ahead); /* never a fault, wherever the page ends */
+                __builtin_prefetch(ahead + 64);
                 return READ_TAKEN;
             }
             more = not_a_frame(self, found, frame);
@@ -392,6 +399,55 @@ static PyObject *reader_enter(Reader *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* Go to the first message that is not older than a time, in a page that is known: `KnownPage` of
+ * store/page_cache.py. False: look for it the long way, which also tells what is wrong; this one
+ * trusts nothing that it does not check here: the head, whether the page is still the active one,
+ * the index by the frames, the frames by their checksums. */
+static PyObject *reader_find(Reader *self, PyObject *args) {
+    long long since, before;
+    unsigned long long number, first, count;
+    PyObject *known;
+    Region *page, *index, *head;
+    if (!PyArg_ParseTuple(args, "LO!:_find", &since, &PyTuple_Type, &known) ||
+        !PyArg_ParseTuple(known, "LKKKO!O!O!:_find", &before, &number, &first, &count,
+                          pq_region_type, &page, pq_region_type, &index, pq_region_type, &head) ||
+        pq_page_check(page, 0, "page") < 0 ||
+        pq_region_check(head, PQ_READ_META_BYTES, 0, "read meta") < 0) {
+        return NULL;
+    }
+    if (self->fork_count != pq_fork_count || self->closed || self->busy) {
+        Py_RETURN_FALSE;
+    }
+    pq_tail tail;
+    uint64_t ordinal, position;
+    pq_tail_load(self->meta->base, &tail);
+    if (number == tail.page_number) {
+        count = tail.count;
+    }
+    pq_place at = {.page = page->base, .page_bytes = page->bytes, .first_sequence = first,
+                   .queue_state = page->queue_state, .index = index->base,
+                   .index_capacity = index->bytes / PQ_INDEX_RECORD_BYTES};
+    int found = since > before && number >= pq_load_u64(head->base + PQ_READ_META_HEAD_PAGE) &&
+                pq_find(&at, count, since, &ordinal, &position) && !pq_region_lost(self->meta) &&
+                !pq_region_lost(head) && position <= page->bytes - PQ_FRAME_BYTES;
+    if (found) {
+        Region *old = self->page;
+        Py_INCREF((PyObject *)page);
+        self->page = page;
+        page->is_used = 1;
+        self->page_number = number;
+        self->position = position;
+        self->sequence = first + ordinal;
+        self->since = since;
+        self->until = INT64_MIN;
+        self->end_sequence = PQ_SEQUENCE_MAX;
+        self->limit = UINT64_MAX;
+        self->stuck = 0;
+        Py_XDECREF((PyObject *)old);
+    }
+    return PyBool_FromLong(found);
+}
+
 static PyObject *reader_bound(Reader *self, PyObject *args) {
     long long since, until;
     unsigned long long end_sequence;
@@ -456,6 +512,7 @@ static PyMethodDef reader_methods[] = {
      receive_doc},
     {"_read_many", pq_reader_read_many, METH_VARARGS, NULL},
     {"_enter", (PyCFunction)reader_enter, METH_VARARGS, NULL},
+    {"_find", (PyCFunction)reader_find, METH_VARARGS, NULL},
     {"_bound", (PyCFunction)reader_bound, METH_VARARGS, NULL},
     {"_limit", (PyCFunction)reader_limit, METH_VARARGS, NULL},
     {"_leave", (PyCFunction)reader_leave, METH_NOARGS, NULL},

@@ -55,8 +55,7 @@ static int hold_payload(PyObject *object, Py_buffer *view) {
         PyBuffer_Release(view);
     }
     if (has > 0) {
-        PyErr_Format(PyExc_TypeError,
-                     "a payload is bytes, and this %R holds addresses of objects: send what they "
+        pq_refuse_type("a payload is bytes, and this %R holds addresses of objects: send what they "
                      "point to; nothing was sent",
                      (PyObject *)Py_TYPE(object));
     }
@@ -73,8 +72,8 @@ static void refuse_type(PyObject *object) {
     }
     PyObject *name = PyType_GetName(Py_TYPE(object));
     if (name != NULL) {
-        PyErr_Format(PyExc_TypeError, "a payload is a bytes-like object, not %R: %s; nothing was sent",
-                     name, remedy);
+        pq_refuse_type("a payload is a bytes-like object, not %R: %s; nothing was sent", name,
+                       remedy);
         Py_DECREF(name);
     }
 }
@@ -87,8 +86,8 @@ static int buffer_of(PyObject *object, pq_payload *item, Py_buffer *view) {
         } else if (!PyErr_ExceptionMatches(PyExc_TypeError)) {
             /* A buffer that is not contiguous is a BufferError: the same mistake to the caller. */
             PyErr_Clear();
-            PyErr_Format(PyExc_TypeError, "a payload is a C-contiguous bytes-like object, not %R",
-                         (PyObject *)Py_TYPE(object));
+            pq_refuse_type("a payload is a C-contiguous bytes-like object, not %R",
+                           (PyObject *)Py_TYPE(object));
         }
         return -1;
     }
@@ -154,26 +153,11 @@ PyObject *pq_core_lengths(PyObject *Py_UNUSED(module), PyObject *payloads) {
     return result;
 }
 
-/* The error of `send_many` and all others for what 63 bits do not hold. */
-static void refuse_number(const char *format, PyObject *given) {
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_OverflowError)) {
-        return;
-    }
-    PyErr_Clear();
-    PyObject *errors = PyImport_ImportModule("pagequeue.errors");
-    PyObject *kind = errors == NULL ? NULL : PyObject_GetAttrString(errors, "InvalidOption");
-    if (kind != NULL) {
-        PyErr_Format(kind, format, given);
-    }
-    Py_XDECREF(kind);
-    Py_XDECREF(errors);
-}
-
 int pq_terms_of(PyObject *at, PyObject *timeout, pq_terms *terms) {
     if (at != NULL && at != Py_None) {
-        long long sequence = PyLong_AsLongLong(at);
+        long long sequence = PyBool_Check(at) ? -1 : PyLong_AsLongLong(at);
         if (sequence < 0) {
-            refuse_number("at is %S: give a sequence, from 0 to 2**63 - 1", at);
+            pq_refuse_argument("sequence", "(sO)", "at", at);
             return -1;
         }
         terms->only_at = (uint64_t)sequence + 1;
@@ -217,9 +201,9 @@ static int keywords_of(PyObject *const *values, PyObject *names, pq_terms *terms
         }
     }
     if (timestamp != NULL && timestamp != Py_None) {
-        terms->exact = PyLong_AsLongLong(timestamp);
+        terms->exact = PyBool_Check(timestamp) ? -1 : PyLong_AsLongLong(timestamp);
         if (terms->exact < 0) {
-            refuse_number("timestamp is %S: give ns since 1970, from 0 to 2**63 - 1", timestamp);
+            pq_refuse_argument("timestamp", "(sO)", "timestamp", timestamp);
             return -1;
         }
     }

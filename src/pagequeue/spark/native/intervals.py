@@ -72,6 +72,22 @@ def without(whole: Intervals, taken: Intervals) -> Intervals:
     return both(whole, (*gaps, *of(at, END)))
 
 
+def last(found: Intervals, count: int) -> Intervals:
+    """Return the last `count` of a set.
+
+    Example:
+        >>> last(((0, 3), (5, 9)), 5)
+        ((2, 3), (5, 9))
+    """
+    kept = []
+    for first, end in reversed(found):
+        first = max(first, end - count)  # noqa: PLW2901 - as far as it is wanted
+        if first < end:
+            kept.append((first, end))
+            count -= end - first
+    return tuple(reversed(kept))
+
+
 def limited(found: Intervals, count: int) -> Intervals:
     """Return the first `count` of a set.
 

@@ -7,8 +7,9 @@ print(profile(spark, "table").queues)
 
 from __future__ import annotations
 
+from pagequeue.profile.figures import Profile, QueueProfile
 from pagequeue.spark.pipeline.archiving import Archived, archive
-from pagequeue.spark.pipeline.profiling import Profile, QueueProfile, profile
+from pagequeue.spark.pipeline.profiling import profile
 from pagequeue.spark.pipeline.replaying import Replayed, replay
 
 __all__ = [

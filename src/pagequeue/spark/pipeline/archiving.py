@@ -23,8 +23,7 @@ from pagequeue.spark.path_glob import end_of, find, open_each
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.compaction import FILE_BYTES, Compactor
 from pagequeue.spark.pipeline.publish import Publisher
-from pagequeue.spark.session import register
-from pagequeue.spark.source import NAME
+from pagequeue.spark.session import register, stream_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -88,7 +87,7 @@ def archive(
         progress: called after each batch with the archived messages and their total.
         options: of the stream that is read: `prefix`, `trust`, `onDamage`, `onExpired`,
             `durableOnly`, `maxRecordsPerTrigger`, `maxBytesPerTrigger`, `partitionBytes`,
-            `startingOffsets`.
+            `startingOffsets`, `reader`: "auto" by default.
 
     Raises:
         QueueNotFound: no queue matches. LockTimeout: another process archives to the table.
@@ -112,7 +111,7 @@ def archive(
             run.progress, run.total = progress, _waiting(publisher, reading)
             progress(0, run.total)
         # Explicit columns: queues of records have others by default.
-        stream = spark.readStream.format(NAME).schema(schema_of()).options(**reading).load()
+        stream = stream_of(spark, reading, schema_of())
         writer = stream.writeStream.foreachBatch(run.write).option("checkpointLocation", place)
         once = every is None
         writer = (

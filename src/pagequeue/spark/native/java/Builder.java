@@ -4,6 +4,8 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.connector.expressions.Expression;
 import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.SortDirection;
+import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
 import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
 import org.apache.spark.sql.connector.expressions.aggregate.Count;
@@ -15,19 +17,26 @@ import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownTopN;
 import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
-/** One read of the table: it takes the filters that become ranges, columns, limit and aggregates. */
+/**
+ * One read of the table.
+ *
+ * It takes the filters that become ranges, columns, limit, the first or last by sequence or time,
+ * and aggregates.
+ */
 final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequiredColumns,
-        SupportsPushDownLimit, SupportsPushDownAggregates {
+        SupportsPushDownLimit, SupportsPushDownTopN, SupportsPushDownAggregates {
     private final QueueTable table;
     private StructType schema;
     private Predicate[] pushed = new Predicate[0];
     private final List conditions = new ArrayList();
     private final List aggregates = new ArrayList();
     private int limit = -1;
+    private String limited = QueueScan.ANY;
 
     Builder(QueueTable table, StructType schema) {
         this.table = table;
@@ -64,6 +73,28 @@ final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequir
         return true;
     }
 
+    /**
+     * Of each queue the first or the last rows are enough if the order is that of sequences, up or
+     * down: times never go back within a queue. Spark sorts them.
+     */
+    public boolean pushTopN(SortOrder[] orders, int rows) {
+        SortDirection direction = orders[0].direction();
+        for (int i = 0; i < orders.length; i++) {
+            String kind = spec(orders[i].expression());
+            boolean isOrdered = kind != null && Conditions.isOrdered(kind)
+                && orders[i].direction() == direction;
+            if (!isOrdered) {
+                return false;
+            }
+            if (kind.equals("s")) {
+                break; // no two rows of a queue are equal: what comes after it decides nothing
+            }
+        }
+        limit = rows;
+        limited = direction == SortDirection.ASCENDING ? QueueScan.FIRST : QueueScan.LAST;
+        return true;
+    }
+
     public boolean isPartiallyPushed() {
         return true;
     }
@@ -90,7 +121,7 @@ final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequir
 
     /** Each aggregate as a word: count, or min or max with the column's kind; null: another one. */
     private String[] words(Aggregation aggregation) {
-        if (table.checksAll || aggregation.groupByExpressions().length > 0) {
+        if (table.least > 0 || aggregation.groupByExpressions().length > 0) {
             return null;
         }
         AggregateFunc[] all = aggregation.aggregateExpressions();
@@ -116,7 +147,7 @@ final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequir
         Expression column = function instanceof Min ? ((Min) function).column()
             : function instanceof Max ? ((Max) function).column() : null;
         String spec = column == null ? null : spec(column);
-        if (spec == null || !(spec.equals("s") || spec.equals("t") || spec.equals("m"))) {
+        if (spec == null || !Conditions.isOrdered(spec)) {
             return null;
         }
         return (function instanceof Min ? "min_" : "max_") + spec;
@@ -131,6 +162,6 @@ final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequir
     }
 
     public Scan build() {
-        return new QueueScan(table, schema, conditions, limit, aggregates, pushed);
+        return new QueueScan(table, schema, conditions, limit, limited, aggregates, pushed);
     }
 }

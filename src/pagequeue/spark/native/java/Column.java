@@ -33,9 +33,12 @@ abstract class Column extends ColumnVector {
     }
 
     /** How much must be read for a column: 0 nothing, 1 times, 2 payloads. */
+    /** The need of payloads. */
+    static final int PAYLOADS = 2;
+
     static int need(String spec) {
         char kind = spec.charAt(0);
-        return kind == 'q' || kind == 's' ? 0 : kind == 'm' || kind == 't' ? 1 : 2;
+        return kind == 'q' || kind == 's' ? 0 : kind == 'm' || kind == 't' ? 1 : PAYLOADS;
     }
 
     public void close() {

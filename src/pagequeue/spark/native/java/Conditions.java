@@ -24,6 +24,11 @@ final class Conditions {
         this.table = table;
     }
 
+    /** Whether a column never goes back within a queue: sequences and times. */
+    static boolean isOrdered(String kind) {
+        return kind.equals("s") || kind.equals("t") || kind.equals("m");
+    }
+
     /** The text of a filter; null: Spark must apply it. */
     String text(Expression filter) {
         if (!(filter instanceof Predicate)) {

@@ -10,45 +10,35 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.Statistics;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
 /** One read: it is planned by the driver's Python when it is needed first. */
 final class QueueScan implements Scan, Batch, SupportsReportStatistics {
-    private static final String BETWEEN = "\n-\n";
+    static final String BETWEEN = "\n-\n";
+    /** Which rows a limit leaves: any of all, or the first or the last of each queue. */
+    static final String ANY = "any";
+    static final String FIRST = "first";
+    static final String LAST = "last";
 
     private final QueueTable table;
     private final StructType schema;
     private final List conditions;
     private final int limit;
+    private final String limited;
     private final List aggregates;
     private final Predicate[] pushed;
     private String[] plan;
 
-    QueueScan(QueueTable table, StructType schema, List conditions, int limit, List aggregates,
-              Predicate[] pushed) {
+    QueueScan(QueueTable table, StructType schema, List conditions, int limit, String limited,
+              List aggregates, Predicate[] pushed) {
         this.table = table;
         this.schema = schema;
         this.conditions = conditions;
         this.limit = limit;
+        this.limited = limited;
         this.aggregates = aggregates;
         this.pushed = pushed;
-    }
-
-    private String[] specs() {
-        String[] specs = new String[schema.length()];
-        for (int i = 0; i < specs.length; i++) {
-            specs[i] = table.spec(schema.apply(i).name());
-        }
-        return specs;
-    }
-
-    private int need() {
-        int need = 0;
-        String[] specs = specs();
-        for (int i = 0; i < specs.length; i++) {
-            need = Math.max(need, Column.need(specs[i]));
-        }
-        return need;
     }
 
     /** What was retained, rows and bytes, and then the partitions. */
@@ -56,7 +46,8 @@ final class QueueScan implements Scan, Batch, SupportsReportStatistics {
         if (plan == null) {
             StringBuilder request = new StringBuilder();
             request.append(table.given).append('\n').append(table.snapshot()).append('\n');
-            request.append(aggregates.isEmpty() ? need() : 0).append(' ').append(limit).append('\n');
+            int need = aggregates.isEmpty() ? table.needed(schema) : 0;
+            request.append(need).append(' ').append(limit).append(' ').append(limited).append('\n');
             request.append(join(aggregates)).append('\n');
             for (int i = 0; i < conditions.size(); i++) {
                 request.append(conditions.get(i)).append('\n');
@@ -91,13 +82,8 @@ final class QueueScan implements Scan, Batch, SupportsReportStatistics {
     }
 
     public PartitionReaderFactory createReaderFactory() {
-        boolean isAggregate = !aggregates.isEmpty();
-        String[] specs = isAggregate ? new String[0] : specs();
-        boolean hasFields = false;
-        for (int i = 0; i < specs.length; i++) {
-            hasFields = hasFields || specs[i].length() > 1;
-        }
-        return new Factory(schema, specs, hasFields ? table.recordBytes : 0, isAggregate);
+        return aggregates.isEmpty() ? table.factory(schema)
+            : new Factory(schema, new String[0], 0, true);
     }
 
     public Statistics estimateStatistics() {
@@ -117,20 +103,28 @@ final class QueueScan implements Scan, Batch, SupportsReportStatistics {
         return this;
     }
 
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        if (!conditions.isEmpty() || limit >= 0 || !aggregates.isEmpty()) {
+            throw new IllegalStateException("filters were pushed down to a stream");
+        }
+        return new QueueStream(table, schema);
+    }
+
     public Scan.ColumnarSupportMode columnarSupportMode() {
         return aggregates.isEmpty() ? Scan.ColumnarSupportMode.SUPPORTED
             : Scan.ColumnarSupportMode.UNSUPPORTED;
     }
 
     public String description() {
-        StringBuilder text = new StringBuilder("pagequeue (native reader)");
+        StringBuilder text = new StringBuilder(QueueTable.NAME);
         text.append(" PushedFilters: [");
         for (int i = 0; i < pushed.length; i++) {
             text.append(i == 0 ? "" : ", ").append(pushed[i]);
         }
         text.append("], PushedLimit: ").append(limit < 0 ? "none" : String.valueOf(limit));
+        text.append(limited.equals(ANY) ? "" : " " + limited + " of each queue");
         text.append(", PushedAggregates: [").append(join(aggregates)).append("]");
-        return text.append(", Checked: ").append(table.checksAll ? "all" : "used").toString();
+        return text.append(", Checked: ").append(table.check).toString();
     }
 
     private static final class Size implements Statistics {

@@ -1,10 +1,8 @@
-"""A profile as data, and as one page of plots: PNG, or HTML with the figures as a table too."""
+"""A profile as data, and as plots: PNG, or an HTML page to zoom in, with a table of the figures."""
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 import os
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -12,17 +10,19 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue.plot import figures as plotting
+from pagequeue.plot import interactive
 from pagequeue.util.timestamps import NS_PER_S, iso_time
 
 if TYPE_CHECKING:
     from pagequeue.plot.histograms import SizeBins
-    from pagequeue.spark.pipeline.profiling import Profile, QueueProfile
+    from pagequeue.profile.figures import Profile, QueueProfile
 
 SUFFIXES: Final = (".png", ".html")
 QUEUES_MAX: Final = 15
 """So many queues are drawn, those with most messages."""
 LINES_MAX: Final = 5
 COLOURS: Final = ("#b03a4b", "#3d9970", "#7a5ba6", "#222222", "#c2a300")
+GAPS: Final = "gap to the message before, in each queue"
 COLUMNS: Final = (
     "queue", "messages", "payload_bytes", "rate", "peak_rate", "size p50", "size p99", "gap p50",
     "gap p99", "lag", "missing", "late", "duplicates",
@@ -103,14 +103,12 @@ def write(file: IO[bytes], suffix: str, title: str, profile: Profile) -> None:
         profile: of it.
 
     Raises:
-        MissingExtra: matplotlib is not installed.
+        MissingExtra: matplotlib is not installed, or plotly for HTML.
     """
     if suffix == ".png":
         draw(file, title, profile)
-        return
-    image = io.BytesIO()
-    draw(image, title, profile)
-    file.write(_page(title, profile, base64.b64encode(image.getvalue()).decode()).encode())
+    else:
+        file.write(_page(title, profile).encode())
 
 
 def draw(file: IO[bytes], title: str, profile: Profile) -> None:
@@ -129,8 +127,7 @@ def draw(file: IO[bytes], title: str, profile: Profile) -> None:
         panels[2], total.sizes, plotting.SIZE_UNITS, plotting.GREEN, "payload size", "messages"
     )
     plotting.draw_bins(
-        panels[3], total.gaps, plotting.TIME_UNITS, plotting.RED,
-        "gap to the message before, in each queue", "messages",
+        panels[3], total.gaps, plotting.TIME_UNITS, plotting.RED, GAPS, "messages",
     )  # fmt: skip
     _draw_queues(panels[4], queues)
     figure.savefig(file, format="png")
@@ -186,8 +183,8 @@ def labels(queues: list[QueueProfile]) -> list[str]:
     return [name if len(name) <= 30 else "..." + name[-27:] for name in (n[common:] for n in names)]
 
 
-def _page(title: str, profile: Profile, image: str) -> str:
-    """Return a self-contained page."""
+def _page(title: str, profile: Profile) -> str:
+    """Return a self-contained page: the figures as a table, and rates, sizes and gaps as plots."""
     heads = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in COLUMNS)
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row(one)) + "</tr>\n"
@@ -198,19 +195,21 @@ def _page(title: str, profile: Profile, image: str) -> str:
     if total.first_timestamp is not None and total.last_timestamp is not None:
         first, last = iso_time(total.first_timestamp), iso_time(total.last_timestamp)
         when = f"<p>{first} to {last}</p>"
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
-<style>
-body {{ font: 14px sans-serif; margin: 2em; color: #222; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: 3px 10px; text-align: right; border-bottom: 1px solid #ddd; }}
-th:first-child, td:first-child {{ text-align: left; }}
-tr:last-child td {{ font-weight: bold; }}
-img {{ max-width: 100%; }}
-</style></head><body>
-<h1>{html.escape(title)}</h1>{when}
-<table><thead><tr>{heads}</tr></thead><tbody>
-{rows}</tbody></table>
-<img alt="rates, sizes, gaps and queues" src="data:image/png;base64,{image}">
-</body></html>
-"""
+    queues = sorted(profile.queues, key=lambda one: -one.messages)[:LINES_MAX]
+    rates = [("all queues", total.times)]
+    if len(profile.queues) > 1:
+        named = zip(labels(queues), queues, strict=True)
+        rates += [(name, one.times) for name, one in named]
+    plots = interactive.plots(
+        rates,
+        [
+            (total.sizes, plotting.SIZE_UNITS, plotting.GREEN, "payload size"),
+            (total.gaps, plotting.TIME_UNITS, plotting.RED, GAPS),
+        ],
+    )
+    return interactive.page(
+        title,
+        f"""{when}<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>
+{rows}</tbody></table></div>
+{plots}""",
+    )

@@ -1,0 +1,104 @@
+"""StateLock: one thread at a time, in the order in which they came, whatever interrupts them.
+
+A signal handler can raise after any call, also after the one that takes a `threading.Lock`, before
+the block that releases it has begun. So the holder is an element of a dictionary: set by one call
+into C, inside that block, and removed by its setter in one instruction, before which no call is:
+
+    me = [threading.get_ident()]
+    try:
+        if lock.waiting or lock.holder.setdefault(HOLDER, me) is not me:
+            lock.wait(me, timeout)
+        ...
+    finally:
+        if HOLDER in lock.holder and lock.holder[HOLDER] is me:
+            del lock.holder[HOLDER]
+        if lock.waiting:
+            lock.wake()
+
+Interrupted anywhere: a waiter that stays in the line, or is not woken, costs the others a slice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from queue import Empty, SimpleQueue
+from typing import Final
+
+HOLDER: Final = "holder"
+SLICE_SECONDS: Final = 0.05
+
+
+class StateLock:
+    """The lock; see the module for how to take it.
+
+    Attributes:
+        holder: under `HOLDER` a list with the number of the thread that has the lock; and with a
+            second element, if it may have it for long.
+        waiting: a place for each thread that waits, in the order of their turns.
+    """
+
+    __slots__ = ("holder", "waiting")
+
+    def __init__(self) -> None:
+        self.holder: dict[str, list[int]] = {}
+        self.waiting: deque[SimpleQueue[None]] = deque()
+
+    def is_mine(self) -> bool:
+        """Whether this very thread has the lock."""
+        found = self.holder.get(HOLDER)
+        return found is not None and found[0] == threading.get_ident()
+
+    def allow_long(self) -> None:
+        """Let the other threads wait for this one, which has the lock, for however long."""
+        self.holder[HOLDER].append(True)
+
+    def wait(self, me: list[int], timeout: float) -> bool:
+        """Take the lock when it is this thread's turn.
+
+        Args:
+            me: what the lock is taken as.
+            timeout: seconds for which another thread may have it.
+
+        Returns:
+            whether it was taken.
+        """
+        holder, waiting = self.holder, self.waiting
+        place: SimpleQueue[None] = SimpleQueue()
+        seen, deadline = holder.get(HOLDER), time.monotonic() + timeout
+        try:
+            waiting.append(place)
+            while self._first() is not place or holder.setdefault(HOLDER, me) is not me:
+                try:
+                    place.get(timeout=min(SLICE_SECONDS, timeout))
+                except Empty:
+                    found = holder.get(HOLDER)
+                    if found is None:  # the first one does not take it: it was interrupted
+                        self._leave(self._first())
+                    elif found is not seen or len(found) > 1:
+                        seen, deadline = found, time.monotonic() + timeout
+                    elif time.monotonic() >= deadline:
+                        return False
+                if place not in waiting:  # it took its turn too late
+                    waiting.append(place)
+            return True
+        finally:
+            self._leave(place)
+
+    def wake(self) -> None:
+        """Wake the first of those that wait."""
+        first = self._first()
+        if first is not None:
+            first.put(None)
+
+    def _first(self) -> SimpleQueue[None] | None:
+        try:
+            return self.waiting[0]
+        except IndexError:
+            return None
+
+    def _leave(self, place: SimpleQueue[None] | None) -> None:
+        with contextlib.suppress(ValueError):
+            self.waiting.remove(place)  # type: ignore[arg-type]

@@ -1,0 +1,179 @@
+"""Checks of arguments: each error names the argument, shows its value and ends with the remedy.
+
+A value of a wrong type is `InvalidType`, one that is invalid `InvalidOption`. The core calls these
+functions too, with what it does not take, so that both speak alike.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from numbers import Real
+from typing import TYPE_CHECKING, Final
+
+from pagequeue.errors import InvalidOption, InvalidType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+SHOWN_CHARACTERS: Final = 60
+"""Of a value, in an error."""
+NUMBER_MAX: Final = 2**63 - 1
+TIMESTAMP_REMEDY: Final = "give ns since 1970, from 0 to 2**63 - 1"
+TIMEOUT_REMEDY: Final = "give seconds, 0 or more, or None for ever"
+
+
+def shown(value: object) -> str:
+    """Return a value for an error: an int can have more digits than Python converts."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - the caller's own class, or too many digits
+        text = f"of class {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def type_error(name: str, value: object, wanted: str) -> InvalidType:
+    """Return the error for an argument of a wrong type."""
+    return InvalidType(f"{name} must be {wanted}, not {type(value).__name__}")
+
+
+def value_error(name: str, value: object, remedy: str, *, path: str | None = None) -> InvalidOption:
+    """Return the error for an argument with an invalid value."""
+    return InvalidOption(f"{name} is {shown(value)}", path=path, remedy=remedy)
+
+
+def whole(
+    name: str,
+    value: object,
+    least: int | None = None,
+    most: int | None = None,
+    *,
+    path: str | None = None,
+    remedy: str | None = None,
+) -> int:
+    """Return a whole number.
+
+    Raises:
+        InvalidType: it is not an int, and not of a class like NumPy's integers; or it is a bool.
+        InvalidOption: it is below `least`, or above `most`.
+    """
+    if isinstance(value, bool):
+        raise type_error(name, value, "an int")
+    try:
+        number = int(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise type_error(name, value, "an int") from None
+    if (least is not None and number < least) or (most is not None and number > most):
+        limits = f"{least} or more" if most is None else f"{least} to {most}"
+        raise value_error(name, number, remedy or f"give {limits}", path=path)
+    return number
+
+
+def sequence(name: str, value: object) -> int:
+    """Return a sequence, whether the queue has it or not.
+
+    Raises:
+        InvalidType, InvalidOption: it is not that.
+    """
+    return whole(name, value, 0, NUMBER_MAX, remedy="give a sequence, from 0 to 2**63 - 1")
+
+
+def timestamp(name: str, value: object) -> int:
+    """Return a timestamp of a message, ns since 1970.
+
+    Raises:
+        InvalidType, InvalidOption: it is not that.
+    """
+    return whole(name, value, 0, NUMBER_MAX, remedy=TIMESTAMP_REMEDY)
+
+
+def number(
+    name: str, value: object, remedy: str = "give a number", *, path: str | None = None
+) -> float:
+    """Return a number.
+
+    Raises:
+        InvalidType: it is not a real number, or it is a bool.
+        InvalidOption: it is NaN, or exceeds what a float holds.
+    """
+    if isinstance(value, bool) or not (isinstance(value, Real) or hasattr(value, "__index__")):
+        raise type_error(name, value, "a number")
+    try:
+        result = float(value)
+    except OverflowError:
+        raise value_error(name, value, remedy, path=path) from None
+    if math.isnan(result):
+        raise value_error(name, value, remedy, path=path)
+    return result
+
+
+def seconds(
+    name: str,
+    value: object,
+    most: float = math.inf,
+    *,
+    path: str | None = None,
+    remedy: str | None = None,
+) -> float:
+    """Return seconds, 0 to `most`; infinity is for ever.
+
+    Raises:
+        InvalidType, InvalidOption: it is not that.
+    """
+    if remedy is None:
+        remedy = TIMEOUT_REMEDY if most == math.inf else f"give seconds, 0 to {most:g}"
+    result = number(name, value, remedy, path=path)
+    if not 0 <= result <= most:
+        raise value_error(name, value, remedy, path=path)
+    return result
+
+
+def text(name: str, value: object) -> str:
+    """Return a plain str that can be stored.
+
+    Raises:
+        InvalidType: it is not a str. InvalidOption: it has lone surrogates, which UTF-8 has not.
+    """
+    if not isinstance(value, str):
+        raise type_error(name, value, "a str")
+    plain = str.__str__(value)
+    if not plain.isascii():
+        try:
+            plain.encode()
+        except UnicodeEncodeError:
+            raise value_error(name, plain, "give text without lone surrogates") from None
+    return plain
+
+
+def absolute_path(name: str, value: object) -> str:
+    """Return the absolute path that a str, bytes or a path object names; nothing need be there.
+
+    Raises:
+        InvalidType: it is not one of these.
+        InvalidOption: it is empty, or the system has no such name: it has a NUL, or characters
+            that cannot be encoded.
+    """
+    try:
+        path = os.fsdecode(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise type_error(name, value, "a path, as str, bytes or os.PathLike") from None
+    if not path:
+        raise InvalidOption(f"{name} is empty", remedy="give a path, '.' for the current directory")
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise value_error(name, path, "give a path without NUL and lone surrogates")
+    return os.path.abspath(path)
+
+
+def choice(name: str, value: object, known: Collection[str], *, path: str | None = None) -> None:
+    """Raise InvalidOption for a value that is not one of the known names.
+
+    Another type than str too: a caller sees what to give, whatever the mistake was.
+    """
+    if not isinstance(value, str) or value not in known:
+        *most, last = (f'"{one}"' for one in known)
+        raise value_error(name, value, f"give {', '.join(most)} or {last}", path=path)
