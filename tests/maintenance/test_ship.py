@@ -24,7 +24,7 @@ from pagequeue import format as fmt
 from pagequeue.maintenance import ship as shipping
 from pagequeue.maintenance import ship_target
 from pagequeue.maintenance.ship_target import TEMPORARY, Target
-from pagequeue.meta.manifest import Manifest, read_manifest
+from pagequeue.meta.manifest import Manifest, manifest_name, read_manifest
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.system.directory import Directory
 
@@ -189,6 +189,20 @@ def test_a_write_meta_ahead_of_the_manifest_is_not_damage(
         queue.ship(tmp_path / "ship")
     monkeypatch.undo()
     assert read(tmp_path / "ship") == numbers(0, 100)
+
+    def dying(_shipping: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shipping._Shipping, "_begin", dying)
+    with pytest.raises(KeyboardInterrupt):
+        queue.ship(tmp_path / "ship")  # the pages are removed by now, and none is copied
+    monkeypatch.undo()
+    assert read(tmp_path / "ship") == numbers(0, 100)
+    shutil.copytree(tmp_path / "ship", tmp_path / "own")
+    (tmp_path / "own" / manifest_name("queue")).unlink()
+    with Queue(tmp_path / "own") as own:  # a queue of its own
+        assert len(own) == 100
+        assert own.verify().ok
     queue.ship(tmp_path / "ship")
     assert read(tmp_path / "ship") == numbers(0, 900)
 

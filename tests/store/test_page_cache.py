@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -282,8 +283,16 @@ def test_pages_are_let_go_when_the_system_gives_no_more_maps(
         assert len(list(queue._store.pages)) <= 9
 
 
-def test_child_of_a_fork_keeps_no_page(queue: Queue) -> None:
-    """Its copies of the maps would keep the files of removed pages for as long as it lives."""
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_child_of_a_fork_keeps_no_page(queue: Queue, is_busy: bool) -> None:
+    """Its copies of the maps would keep the files of removed pages for as long as it lives.
+
+    So would those that wait in the parent's worker to be unmapped.
+    """
+    begun, done = threading.Event(), threading.Event()
+    if is_busy:
+        queue._store.background.submit(lambda: (begun.set(), done.wait(60)))
+        assert begun.wait(60)
     with queue.consumer() as consumer:
         visit(consumer)
         assert len(maps(queue)) >= 20
@@ -296,5 +305,6 @@ def test_child_of_a_fork_keeps_no_page(queue: Queue) -> None:
                 code = 0 if len(maps(queue)) <= 3 else 2
             finally:
                 os._exit(code)
+        done.set()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         visit(consumer)

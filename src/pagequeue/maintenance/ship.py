@@ -3,9 +3,9 @@
 A sealed page never changes, so a copy is equivalent to the page. The steps, for one shipper at a
 time:
 
-H1. Sync the directory, so that the current manifest survives a power cut; remove files of earlier
-    shippers that it does not name. The first time, write a manifest without pages, which marks the
-    directory as a replica.
+H1. Sync the directory, so that the current manifest survives a power cut; lower the write meta to
+    its end where an earlier shipper copied more, and remove files that the manifest does not name.
+    The first time, write a manifest without pages, which marks the directory as a replica.
 H2. Copy a durable page to a temporary name, compute its checksum, and sync the copy.
 H3. Read the copy again and compare the checksum; check every frame in it, and write its index.
 H4. Rename both. After some pages, and after the last: sync the directory, then replace the meta

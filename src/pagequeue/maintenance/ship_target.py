@@ -141,12 +141,18 @@ class Target(Closing):
                 )  # fmt: skip
 
     def _sweep(self) -> None:
-        """Remove the files of a dead shipper."""
+        """Remove the files of a dead shipper.
+
+        It can have replaced the write meta, whose mark must not be ahead of the pages that remain.
+        """
         names = self.folder.names()
         temporary = fmt.temporary_pattern(self.prefix)
         known = {page.number for page in self.manifest.pages}
         left = [name for name in names if temporary.fullmatch(name)]
-        for number in set(page_numbers(self.prefix, names)) - known:
+        copied = set(page_numbers(self.prefix, names)) - known
+        if copied and self.manifest.pages:
+            self._make_write_meta(self.manifest)
+        for number in copied:
             left += [fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)]
         for name in left:
             self.folder.remove(name)
@@ -188,18 +194,22 @@ class Target(Closing):
         """Make all pages of a manifest visible, on stable storage (H4)."""
         folder, prefix, queue_id = self.folder, self.prefix, self.meta.queue_id
         folder.sync_entries()
-        first, last = manifest.pages[0], manifest.pages[-1]
+        first = manifest.pages[0]
         if not self.is_complete:  # also if a power cut kept the manifest, and not the other files
             ReadMeta.make(
                 folder, prefix, queue_id,
                 head_page=first.number, head_sequence=first.first_sequence,
             )  # fmt: skip
-        WriteMeta.make(
-            folder, prefix, queue_id,
-            durable_sequence=last.end_sequence, durable_page=last.number,
-        )  # fmt: skip
+        self._make_write_meta(manifest)
         write_manifest(folder, prefix, manifest)
         if not self.is_complete:
             write_all_meta(folder, prefix, self.meta)
             write_manifest(folder, prefix, manifest)  # whose sync makes the rename before durable
         self.manifest = manifest
+
+    def _make_write_meta(self, manifest: Manifest) -> None:
+        last = manifest.pages[-1]
+        WriteMeta.make(
+            self.folder, self.prefix, self.meta.queue_id,
+            durable_sequence=last.end_sequence, durable_page=last.number,
+        )  # fmt: skip

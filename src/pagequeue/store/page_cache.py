@@ -265,6 +265,7 @@ class PageCache:
     def leave_to_parent(self) -> None:
         """Drop the maps that a fork copied: they would keep the blocks of removed files."""
         self._reset()
+        self._background.leave_to_parent()
 
 
 _caches: weakref.WeakSet[PageCache] = weakref.WeakSet()

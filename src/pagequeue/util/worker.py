@@ -56,6 +56,7 @@ class Background:
 
     def __init__(self) -> None:
         self._jobs: Jobs = SimpleQueue()
+        self._held: list[object] = []
         self._repeated = Repeated()
         self._worker = SingleThread(
             "pagequeue", partial(_work, self._jobs, self._repeated), partial(_finish, self._jobs)
@@ -68,10 +69,10 @@ class Background:
         """Whether jobs are no longer accepted."""
         return self._closed
 
-    def submit(self, job: Callable[[], object]) -> None:
-        """Run a job soon, or never; its errors are logged."""
+    def submit(self, job: Callable[[], object]) -> bool:
+        """Run a job soon, or never, which False tells; its errors are logged."""
         if self._closed or _core.fork_count() != self._fork_count:
-            return
+            return False
         self._jobs.put(job)
         if not self._worker.is_there:
             try:
@@ -80,8 +81,10 @@ class Background:
                 # The system gives no thread, or the interpreter is shutting down. Drop the jobs
                 # and what they hold; the next submit tries again.
                 _drop(self._jobs)
+                return False
         if self._closed:  # meanwhile, by another thread or a signal handler
             self.end()
+        return True
 
     def repeat(self, job: Callable[[], bool], seconds: float) -> None:
         """Run a job every so many seconds, until it returns False; one job for each object.
@@ -92,13 +95,21 @@ class Background:
         self.submit(bool)  # a thread that waits for jobs looks at the clock again
 
     def drop(self, held: list[object]) -> None:
-        """Empty a list in the worker, so that unmapping its elements delays no caller.
+        """Drop the elements of a list in the worker, so that unmapping them delays no caller.
 
         The caller must keep no other reference to an element: it could be the last one, and then
         the caller would unmap it.
         """
         if any(one is not None for one in held):  # else no thread is started for it
-            self.submit(held.clear)
+            self._held += held
+            held.clear()
+            if not self.submit(partial(_empty, self._held)):
+                _empty(self._held)
+
+    def leave_to_parent(self) -> None:
+        """Drop in a fork's child what waits for the worker, which only the parent has."""
+        _drop(self._jobs)
+        _empty(self._held)
 
     def end(self) -> None:
         """Ask the thread to end after its current job; return at once."""
@@ -109,6 +120,7 @@ class Background:
             self._jobs.put(None)
         else:
             _finish(self._jobs)
+            _empty(self._held)
 
     def await_end(self, seconds: float) -> None:
         """Wait until the thread has ended, but no longer than this."""
@@ -121,6 +133,13 @@ def _drop(jobs: Jobs) -> None:
     with contextlib.suppress(Empty):
         while True:
             jobs.get_nowait()
+
+
+def _empty(held: list[object]) -> None:
+    """Drop one element after the other: a fork copies a thread's frames and never releases them."""
+    with contextlib.suppress(IndexError):
+        while True:
+            held.pop()
 
 
 def _finish(jobs: Jobs) -> None:
