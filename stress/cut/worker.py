@@ -197,7 +197,7 @@ class Worker:
                 self.cut_replica(shipping, recording, states, sent, seconds)
             finally:
                 states.close()
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             self.outcome.violations.append(f"shipping by {seed}, before any cut: {error}")
         finally:
             shipping.close()

@@ -64,7 +64,7 @@ typedef struct {
     uint64_t *promised;             /* before each event */
     uint64_t made, parent_synced;   /* when the directory came to be, and was there for good */
     cut_file files[CUT_FILES_MAX];
-    cut_named names[CUT_FILES_MAX];
+    cut_named names[CUT_NAMES_MAX];
     uint32_t file_count, name_count;
     cut_syncs directory;
     uint64_t *stops; /* the syncs of the run: before each of them most is in doubt */

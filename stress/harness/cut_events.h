@@ -11,6 +11,7 @@
 #define CUT_OS_PAGE_BYTES 4096u
 #define CUT_FILES_MAX 384u
 #define CUT_FILE_OS_PAGES_MAX 64u /* of one file */
+#define CUT_NAMES_MAX 4096u /* each replacement of a file has a temporary one */
 #define CUT_NAME_BYTES_MAX 104u
 #define CUT_NOWHERE UINT64_MAX
 

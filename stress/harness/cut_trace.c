@@ -56,7 +56,7 @@ static int add_name(cut_trace *trace, uint64_t event, uint64_t file, const char 
     while (i < trace->name_count && strcmp(trace->names[i].name, name) != 0) {
         i++;
     }
-    if (i == CUT_FILES_MAX || strlen(name) >= CUT_NAME_BYTES_MAX) {
+    if (i == CUT_NAMES_MAX || strlen(name) >= CUT_NAME_BYTES_MAX) {
         return 0;
     }
     cut_named *named = &trace->names[i];
