@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import math
+import mmap
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -45,7 +46,7 @@ GROWS_FROM = 4 * RESERVE_MIN
 RESERVE_STEP_MAX = 8 << 20
 """Or so many at most, because on tmpfs that takes as long as writing them."""
 RELEASE_SHARE = 16
-RELEASE_STEP = 64 << 10
+RESERVE_UNIT = 64 << 10
 """A multiple of any OS page."""
 CANNOT = {errno.EOPNOTSUPP, errno.ENOSYS}
 """The file system reserves nothing."""
@@ -327,7 +328,7 @@ class WritablePage:
 
     def _reserve(self, begin: int, end: int) -> None:
         size = len(self.region)
-        end = -(-end // RELEASE_STEP) * RELEASE_STEP
+        end = -(-end // RESERVE_UNIT) * RESERVE_UNIT
         if end + RESERVE_MIN > size:
             end = size
         page, index = self._files
@@ -377,12 +378,13 @@ class WritablePage:
         for (name, identity), use, whole in zip(
             self._files, (used, index_used), (size, len(self.index)), strict=True
         ):
-            begin = -(-(use + fmt.PAGE_HEADER_BYTES) // RELEASE_STEP) * RELEASE_STEP
+            begin = -(-(use + fmt.PAGE_HEADER_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
             # The last OS page stays: it tells whether the file was truncated.
-            if whole - RELEASE_STEP - begin < RESERVE_MIN:
+            end = whole - mmap.PAGESIZE
+            if end - begin < RESERVE_MIN:
                 continue
             with contextlib.suppress(OSError), self._opened(name, identity) as fd:
-                _core.release(fd, begin, whole - RELEASE_STEP - begin)
+                _core.release(fd, begin, end - begin)
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
         """Reserve a range of the page and the index records it will need; take its page faults.
@@ -659,7 +661,7 @@ def index_to_rebuild(folder: Directory, prefix: str, meta: AllMeta, number: int)
     share = status.st_blocks * 512 * meta.index_bytes // meta.page_bytes
     name = fmt.index_name(prefix, number)
     with folder.opened(name, writable=True) as fd:
-        _reserve(fd, 0, min(share + RELEASE_STEP, meta.index_bytes), folder.full(name))
+        _reserve(fd, 0, min(share + RESERVE_UNIT, meta.index_bytes), folder.full(name))
     return index
 
 
