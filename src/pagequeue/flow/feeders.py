@@ -14,6 +14,7 @@ import types
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
+from pagequeue.util.daemon_thread import DaemonThread
 
 if TYPE_CHECKING:
     import asyncio
@@ -86,14 +87,14 @@ class ThreadFeeder(Feeder):
         super().__init__(store, producer)
         self._source = source
         self._storing_since: float | None = None
-        self._thread = threading.Thread(target=self._run, name="pagequeue-persist", daemon=True)
+        self._thread = DaemonThread(self._run, "pagequeue-persist")
         try:
             self._thread.start()
         except RuntimeError as error:  # the limit is reached, or the interpreter is exiting
             raise errors.SystemLimit(
                 f"starting the thread that draws from the upstream failed ({error})",
                 path=store.folder.path,
-                remedy="raise the thread limit (`ulimit -u`)",
+                remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
             ) from error
 
     def _run(self) -> None:

@@ -90,13 +90,13 @@ class OpenQueue:
             try:
                 self.retainer = Retainer(store, *_retaining(store, options))
                 self.compressor = Compressor(store, *options.compressing)
+                if options.seals:
+                    store.flusher.rewrite = rewriter(store)
+                if options.flush_seconds is not None:
+                    store.flusher.flush_every(options.flush_seconds)
             except BaseException:
                 store.close()
                 raise
-            if options.seals:
-                store.flusher.rewrite = rewriter(store)
-            if options.flush_seconds is not None:
-                store.flusher.flush_every(options.flush_seconds)
         return store
 
     # --- for operations ---------------------------------------------------------------------------

@@ -14,12 +14,14 @@ import os
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue.format import FIRST_PAGE, SEQUENCE_MAX
 from pagequeue.system.descriptors import used
 from pagequeue.util.arguments import seconds, type_error, value_error, whole
+from pagequeue.util.daemon_thread import DaemonThread
 from pagequeue.util.literals import SyncName
 from pagequeue.util.text import message_range
 from pagequeue.util.wakeup import Wakeup
@@ -189,11 +191,19 @@ class Flusher:
         self._woken_count = self._write_meta.end_turn(count, ns // GATHER_SHARE)
 
     def flush_every(self, seconds: float) -> None:
-        """Flush in the background, so that no message stays unflushed for longer than this."""
-        self._timer = threading.Thread(
-            target=self._keep_flushing, args=(seconds / 2,), name="pagequeue-sync", daemon=True
-        )
-        self._timer.start()
+        """Flush in the background, so that no message stays unflushed for longer than this.
+
+        Raises:
+            SystemLimit: the thread cannot be started.
+        """
+        self._timer = DaemonThread(partial(self._keep_flushing, seconds / 2), "pagequeue-sync")
+        try:
+            self._timer.start()
+        except RuntimeError as error:
+            raise errors.SystemLimit(
+                f"cannot start the thread that flushes ({error})",
+                remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
+            ) from error
 
     def _keep_flushing(self, seconds: float) -> None:
         while not self._ended.wait(seconds):

@@ -12,6 +12,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Final
 
+from pagequeue.util.daemon_thread import DaemonThread
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,9 +47,10 @@ class SingleThread:
         """Start the thread, unless it runs.
 
         Raises:
-            RuntimeError: the system gives no thread, or the interpreter is shutting down.
+            RuntimeError: the system gives no thread or no memory for one, or the interpreter is
+                shutting down.
         """
-        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        thread = DaemonThread(self._work, self._name)
         try:
             if self._there.setdefault(THREAD, thread) is thread:
                 self._last = thread

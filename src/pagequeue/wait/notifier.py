@@ -89,7 +89,7 @@ class Notifier:
                     self.remove(waiter)
                     raise errors.SystemLimit(
                         f"cannot start the waiter thread ({error})",
-                        remedy="raise the thread limit (`ulimit -u`)",
+                        remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
                     ) from error
 
     def remove(self, waiter: Waiter) -> None:

@@ -1,0 +1,80 @@
+"""Threads that find no memory: starting them ends, and so does everything that needs them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pagequeue import Queue, errors
+from pagequeue.util import daemon_thread
+from pagequeue.util.daemon_thread import DaemonThread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let new threads end before they say that they run, as without memory for their first frame.
+
+    CPython's own threads do it too; what they would print is left out.
+    """
+    monkeypatch.setattr(DaemonThread, "_bootstrap", lambda _: None)
+    monkeypatch.setattr(daemon_thread, "START_SECONDS", 0.05)
+
+
+def test_thread_runs_and_ends() -> None:
+    """And it is a daemon with a name."""
+    ran = threading.Event()
+    thread = DaemonThread(ran.set, "a name")
+    thread.start()
+    thread.join(60)
+    assert ran.is_set()
+    assert not thread.is_alive()
+    assert (thread.name, thread.daemon) == ("a name", True)
+
+
+@pytest.mark.usefixtures("_no_memory")
+def test_start_without_memory_is_refused() -> None:
+    """`threading.Thread.start` would wait for ever."""
+    with pytest.raises(RuntimeError, match="memory is short"):
+        DaemonThread(bool, "never").start()
+
+
+@pytest.mark.usefixtures("_no_memory")
+def test_queue_needs_no_thread_to_send_receive_and_close(tmp_path: Path) -> None:
+    """Pages are prepared and unmapped without the worker."""
+    began = time.monotonic()
+    with Queue(tmp_path / "q", page_bytes=1 << 16) as queue:
+        with queue.producer() as producer:
+            for _ in range(12):
+                producer.send(bytes(30_000))
+        assert sum(1 for _ in queue.replay()) == 12
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("_no_memory")
+def test_what_needs_a_thread_is_a_typed_error(tmp_path: Path) -> None:
+    """A queue that flushes by time, and a flow: nothing stays open, and the next try succeeds."""
+    with pytest.raises(errors.SystemLimit, match="memory is short"):
+        Queue(tmp_path / "q", sync=timedelta(seconds=1))
+    with Queue(tmp_path / "q") as queue, pytest.raises(errors.SystemLimit, match="memory is short"):
+        queue.persist(iter([b"one"]), "flow")
+
+
+def test_queue_that_was_refused_a_thread_opens_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first opening left no lock and no map."""
+    with monkeypatch.context() as short:
+        short.setattr(DaemonThread, "_bootstrap", lambda _: None)
+        short.setattr(daemon_thread, "START_SECONDS", 0.05)
+        with pytest.raises(errors.SystemLimit):
+            Queue(tmp_path / "q", sync=timedelta(seconds=1))
+    with Queue(tmp_path / "q", sync=timedelta(seconds=1)) as queue, queue.producer() as producer:
+        producer.send(b"one")
+        assert len(queue) == 1
