@@ -15,6 +15,7 @@ from stress.bench.figures import (
     first_to_last,
     latency,
     latency_of_first,
+    processor_time,
     slower_loop,
 )
 from stress.bench.large_loops import (
@@ -41,8 +42,10 @@ from stress.bench.loops import (
     produce_batches,
     produce_history,
     produce_paced,
+    receive_same,
     replay,
     seek,
+    send_same,
 )
 from stress.bench.plan import Case, Plan, Target
 
@@ -298,6 +301,19 @@ def _replay(scale: _Scale) -> Case:
     )
 
 
+def _processor_time(scale: _Scale) -> Case:
+    rest = _Load(((send_same,), (receive_same,)), processor_time)
+    return Case(
+        "processor-time",
+        "processor time of sending and of receiving 1 KiB, one call each, one after the other",
+        (scale.plan(OURS, 1_000_000, KIB, rest),),
+        (
+            Target("send at most 120 ns", "send_cpu_ns", 120.0, at_most=True),
+            Target("receive at most 100 ns", "receive_cpu_ns", 100.0, at_most=True),
+        ),
+    )
+
+
 def _seek(scale: _Scale) -> Case:
     rest = _Load(((produce_history,), (seek,)), latency, {"seeks": scale.count(100_000)})
     return Case(
@@ -373,6 +389,7 @@ CASES = {
     "stream-memory": _stream_memory,
     "round-trip": _round_trip,
     "replay": _replay,
+    "processor-time": _processor_time,
     "seek": _seek,
     "rolls": _rolls,
     "ring-64-kib": _ring(64 * KIB, 60_000, 0.8),

@@ -43,6 +43,12 @@ def first_to_last_written(plan: Plan, outcomes: Outcomes) -> Metrics:
     return figures
 
 
+def processor_time(plan: Plan, outcomes: Outcomes) -> Metrics:
+    """Return what one call of each stage's only role took of the processor, in nanoseconds."""
+    sent, received = (roles[0].counts["spent_ns"] / plan.count for roles in outcomes)
+    return {"send_cpu_ns": sent, "receive_cpu_ns": received}
+
+
 def last_first_to_last(plan: Plan, outcomes: Outcomes) -> Metrics:
     """Return the same of the last stage; the stages before it prepare."""
     return first_to_last(plan, outcomes[-1:])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from array import array
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from stress.bench.plan import NS_PER_S, CheckFailed, Gate, Outcome
@@ -265,6 +266,36 @@ def replay(peer: Peer, index: int, gate: Gate) -> Outcome:
     if count != plan.count:
         raise CheckFailed(f"{count} messages were replayed, {plan.count} were sent")
     return Outcome(started_ns, ended_ns)
+
+
+def send_same(peer: Peer, index: int, gate: Gate) -> Outcome:
+    """Send one payload again and again, and count the processor time of the whole process."""
+    del index
+    plan = peer.plan
+    send = peer.open_send()
+    payload = pack(0) + tail_of(plan.size_bytes)
+    gate()
+    started_ns, before_ns = clock(), time.process_time_ns()
+    for _ in repeat(None, plan.count):
+        send(payload)
+    spent_ns = time.process_time_ns() - before_ns
+    return Outcome(started_ns, clock(), counts={"spent_ns": spent_ns})
+
+
+def receive_same(peer: Peer, index: int, gate: Gate) -> Outcome:
+    """Receive what `send_same` sent, count the same, and compare the last payload."""
+    del index
+    plan = peer.plan
+    receive, argument = peer.open_receive(), peer.receive_argument
+    message: Any = None
+    gate()
+    started_ns, before_ns = clock(), time.process_time_ns()
+    for _ in repeat(None, plan.count):
+        message = receive(argument)
+    spent_ns = time.process_time_ns() - before_ns
+    if message.payload != pack(0) + tail_of(plan.size_bytes):
+        complain(message.payload, 0)
+    return Outcome(started_ns, clock(), counts={"spent_ns": spent_ns})
 
 
 def produce_history(peer: Peer, index: int, gate: Gate) -> Outcome:

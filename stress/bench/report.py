@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("pagequeue", "pyzmq", "lmdb", "numpy")
 SCHEMA = 1
 MANY_PER_S = 100_000
-COMPARED = ("_per_s", "_us", "_mib", "_per_message")
+COMPARED = ("_per_s", "_us", "_ns", "_mib", "_per_message")
 LARGE_BYTES = 64 << 10
 IN_BYTES = {"ring-1-kib"}
 REACHED = {True: "reached", False: "NOT reached", None: "not measured"}
@@ -139,6 +139,7 @@ def header(
 
 UNITS = {
     "_us": (",.2f", " us"),
+    "_ns": (",.0f", " ns"),
     "_mib": (",.1f", " MiB"),
     "_per_message": (",.1f", " B"),
     "megabytes_per_s": (",.0f", " MB/s"),
