@@ -13,7 +13,7 @@ import pytest
 from plugin import MESSAGES, Disk
 from support import SMALL, files, flip
 
-from pagequeue import Problem, Queue, errors, verify_queue
+from pagequeue import Problem, Queue, Retention, errors, verify_queue
 from pagequeue import format as fmt
 from pagequeue.integrity import verify as verify_room
 from pagequeue.integrity.problem import problem_of
@@ -362,6 +362,45 @@ def led(tmp_path: Path) -> Iterator[tuple[Path, Tail, Tail]]:
         before = queue._store.tail
         producer.send(bytes(3 * SMALL))
         yield tmp_path / "led", before, queue._store.tail
+
+
+@pytest.mark.parametrize("head_page", [6, 7, 9, 10])
+def test_large_message_that_is_retired_in_part_meanwhile_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head_page: int
+) -> None:
+    """Retention moves the head into it, or behind it, before verify opens its first page."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        for size in [1000] * 12 + [20_000] + [1000] * 30:
+            producer.send(bytes(size))
+        assert [page.number for page in queue.pages() if page.first_sequence == 12] == [5]
+        pages = queue.pages()[-1].number
+    real = verify_room.map_page
+    retention = Retention(max_bytes=(pages + 2 - head_page) * SMALL)
+
+    def late(folder: Directory, name: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        if name == fmt.page_name("queue", 5):
+            with Queue(tmp_path / "q", retention=retention) as other:
+                other.trim()
+                assert other._store.read_meta.head_page == head_page
+        return real(folder, name, *arguments, **named)
+
+    monkeypatch.setattr(verify_room, "map_page", late)
+    assert verify_queue(tmp_path / "q").problems == []
+
+
+@pytest.mark.parametrize("number", [6, 7])
+def test_missing_begin_of_a_large_message_is_found(tmp_path: Path, number: int) -> None:
+    """Where retention did not take it, its other fragments are of no message."""
+    with Queue(tmp_path / "q", page_bytes=SMALL) as queue, queue.producer() as producer:
+        for size in [1000] * 12 + [20_000] + [1000] * 30:
+            producer.send(bytes(size))
+    for page in range(5, number):
+        (tmp_path / "q" / fmt.page_name("queue", page)).unlink()
+    reasons = [problem.reason for problem in verify_queue(tmp_path / "q").problems]
+    assert reasons == [
+        "missing" if number == 6 else "2 pages are missing, from this one on",
+        "a fragment of another message",
+    ]
 
 
 def test_commit_without_its_last_step_is_no_problem(led: tuple[Path, Tail, Tail]) -> None:

@@ -150,6 +150,8 @@ class _Verification:
             self._noted[known.file, known.position].append(known.reason)
         self._blocks: set[tuple[str, int | None]] = set()
         self._chain: FragmentChain | None = None
+        self._is_rest = False  # whether the page before is of a message that began in a retired one
+        self._is_after_gap = False  # the page before could not be read
         self._broken = -1  # the large message that was last noted: its other fragments are not
         self._block_memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
         self.state = _State(found.head_sequence, 0, found.head_page - 1)
@@ -347,6 +349,7 @@ class _Verification:
             self.report.problems.append(problem_of(error))
             state.expected = None
             return True
+        self._is_after_gap = state.expected is None
         header = self._header(number, page)
         if header is None:
             torn = not self._is_guaranteed(state.expected)
@@ -456,6 +459,7 @@ class _Verification:
             Whether the queue continues after it; recovery ends it before a torn message.
         """
         chain, self._chain = self._chain, None
+        follows_rest, self._is_rest = self._is_rest, False
         if not ended:  # the damage is noted, and its message, which can be the head of a large one
             self._broken = scan.sequence
             return chain is None or self._break(number, scan.position, chain.sequence, NO_FRAGMENTS)
@@ -472,8 +476,10 @@ class _Verification:
             sequence = scan.sequence - 1 if chain is None else chain.sequence
             return self._break(number, scan.position, sequence, found)
         fragment, ordinal = found
-        is_rest = chain is None and self.report.messages_checked == 0  # its head is retired
-        if not is_rest and (chain is None or not chain.continues(fragment, ordinal, len(page))):
+        self._is_rest = chain is None and self._is_of_retired(number - ordinal, follows_rest)
+        if not self._is_rest and (
+            chain is None or not chain.continues(fragment, ordinal, len(page))
+        ):
             reason = "a fragment of another message"
             return self._break(number, scan.position, scan.sequence - 1, reason)
         bad = bad_block(fragment, self._block_memory)
@@ -483,6 +489,18 @@ class _Verification:
             self.problem(number, bad, scan.sequence - 1, WRONG_BLOCK)
         self._chain = None if chain is None else chain.after()
         return True
+
+    def _is_of_retired(self, begin: int, follows_rest: bool) -> bool:
+        """Whether the large message of a page began in one that is retired.
+
+        Args:
+            begin: the page where its fragment says that it began.
+            follows_rest: whether that is so of the page before.
+        """
+        if self.report.messages_checked == 0:
+            return True
+        # Retention can have removed the page before it since the head was read.
+        return (follows_rest or self._is_after_gap) and begin < head_now(self.found)
 
     def _end_chain(self) -> bool:
         """End a large message at a page that is not there or cannot be read, which is noted.
