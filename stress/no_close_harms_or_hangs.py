@@ -86,6 +86,13 @@ class Closing:
         self.rng = random.Random(seed)
         self.other = directory / "other"
         self.closed = 0
+        self.unraised: list[str] = []
+        sys.unraisablehook = self.note_unraisable
+
+    def note_unraisable(self, what: Any) -> None:  # noqa: ANN401 - a type that has no name
+        """Note what a finalizer raised, except an interrupt in it."""
+        if not isinstance(what.exc_value, KeyboardInterrupt):
+            self.unraised.append(f"{type(what.exc_value).__name__}: {what.exc_value}")
 
     def open(self, **options: Any) -> Any:  # noqa: ANN401 - the package is imported later
         """Open the next queue."""
@@ -108,6 +115,8 @@ class Closing:
                 changed = sorted(set(now.items()) ^ set(before.items()))
                 raise AssertionError(f"files of another queue were changed: {changed[:4]}")
             self.look_for_descriptors()
+            if self.unraised:
+                raise AssertionError(f"a finalizer raised {self.unraised[0]}")
         (self.directory / "cases").write_text(str(self.closed))
 
     def look_for_descriptors(self) -> None:
@@ -206,10 +215,14 @@ class Closing:
 
     def beside_a_handler(self) -> None:
         """Send from a signal handler while a producer is made, then close."""
+        from pagequeue import LockTimeout  # noqa: PLC0415  the core is chosen by now
+
         queue = self.open()
 
         def handle(*_: object) -> None:
-            queue.producer().send(b"handler")
+            # In the middle of making a page it is refused, and nothing is sent.
+            with contextlib.suppress(LockTimeout):
+                queue.producer().send(b"handler")
 
         def send() -> None:
             queue.producer().send(b"main")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,11 +23,11 @@ from pagequeue import (
     _core,
 )
 from pagequeue import format as fmt
+from pagequeue.store import store as store_module
 from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from types import FrameType
 
 WIDE = b"x" * 900
@@ -178,3 +181,31 @@ def test_closing_a_producer_in_a_forked_child_has_no_effect(
             patch.setattr("pagequeue.store.store._core.fork_count", lambda: -1)
             producer.close()
         assert producer.send(b"still open") == 0
+
+
+@pytest.mark.parametrize("name", ["Pool", "are_pages_kept", "RingMaps", "PageCache"])
+def test_opening_that_is_interrupted_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Wherever it is: what the store has by then is closed when it is dropped."""
+    Queue(tmp_path / "q", ring=1 << 20).close()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store_module, name, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            Queue(tmp_path / "q")
+    gc.collect()
+    there = f"{tmp_path / 'q'}"
+    assert not [fd for fd in os.listdir("/proc/self/fd") if links(fd).startswith(there)]
+    assert there not in Path("/proc/self/maps").read_text()
+
+
+def links(fd: str) -> str:
+    """Return what a descriptor leads to; empty: it is closed."""
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""

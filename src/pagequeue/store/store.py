@@ -260,8 +260,9 @@ class Store:
             self.roller.close()
         if "pages" in self.__dict__:
             self.pages.clear()
-        if self._ring_maps is not None:
-            self._ring_maps.clear()
+        ring_maps = self.__dict__.get("_ring_maps")  # opening can have been interrupted before it
+        if ring_maps is not None:
+            ring_maps.clear()
         for name in MAPS:
             meta = self.__dict__.pop(name, None)
             if meta is not None:
