@@ -37,7 +37,7 @@ def row_of(label: str, number: int) -> bytes:
 
 
 def reader_of(wanted: str, rng: random.Random) -> str:
-    """Return the reader of one query."""
+    """Return the reader, or the sink, of one query."""
     return rng.choice(("native", "python")) if wanted == "mixed" else wanted
 
 
@@ -76,6 +76,7 @@ class Driver:
         self.note(f"begin {label} {count}")
         try:
             writer = rows.write.format("pagequeue").mode("append")
+            writer.option("sink", reader_of(self.reader, self.rng))
             writer.option("pageBytes", PAGE_BYTES).save(str(self.directory / "to"))
             self.note(f"done {label} {count}")
         except Exception as error:  # noqa: BLE001 - a worker was killed too often
@@ -94,6 +95,7 @@ class Driver:
             stream.select("payload").writeStream.format("pagequeue")
             .option("path", str(self.directory / "to")).option("pageBytes", PAGE_BYTES)
             .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .option("sink", reader_of(self.reader, self.rng))
         )  # fmt: skip
         trigger = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
         query = writer.trigger(**trigger).start()

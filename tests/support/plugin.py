@@ -299,7 +299,9 @@ def default_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     from pagequeue.spark import options  # noqa: PLC0415 - needs PySpark
 
     name: str = request.param
-    monkeypatch.setattr(options, "READERS", (name, *sorted({*options.READERS} - {name})))
+    for which in ("READERS", "SINKS"):
+        others = sorted({*getattr(options, which)} - {name})
+        monkeypatch.setattr(options, which, (name, *others))
     return name
 
 

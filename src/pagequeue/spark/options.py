@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 CHECKS: Final = ("columns", "used", "all")
 READERS: Final = ("auto", "native", "python")
+SINKS: Final = ("auto", "native", "python")
 READING: Final = (
     "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
     "partitionBytes", "onDamage", "onExpired", "durableOnly", "reader", "check",
@@ -35,7 +36,8 @@ STREAMING: Final = (
 )  # fmt: skip
 PLACE: Final = frozenset({"path", "paths", "prefix", "trust"})
 WRITING: Final = (
-    "path", "prefix", "trust", "pageBytes", "writer", "piece", "checkpointLocation", "queryName",
+    "path", "prefix", "trust", "pageBytes", "writer", "piece", "sink", "checkpointLocation",
+    "queryName",
 )  # fmt: skip
 
 
@@ -99,6 +101,7 @@ class WriteOptions:
         page_bytes: of a new queue; None: the default, or that of the queue.
         writer: name under which the table is published; None: a job that is never repeated.
         piece: its number; each of a writer is published once, in ascending order.
+        sink: where tasks write rows: "native", in the JVM; "python", in Python workers; "auto".
     """
 
     path: str
@@ -107,6 +110,7 @@ class WriteOptions:
     page_bytes: int | None = None
     writer: str | None = None
     piece: int = 0
+    sink: str = "auto"
 
 
 class _Given:
@@ -252,4 +256,16 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         page_bytes=options.parsed("pageBytes", _counted),
         writer=options.text("writer"),
         piece=options.parsed("piece", _whole) or 0,
+        sink=options.choice("sink", *SINKS),
     )
+
+
+def sink_options(of_table: Mapping[str, str], given: Mapping[str, str]) -> WriteOptions:
+    """Return the parsed options of a write to a table, whose own are for reading, too.
+
+    Raises:
+        InvalidOption: as for `write_options`.
+    """
+    known = {name.lower() for name in WRITING}
+    both = {name.lower(): value for name, value in of_table.items() if name.lower() in known}
+    return write_options(both | {name.lower(): value for name, value in given.items()})

@@ -25,7 +25,7 @@ from pagequeue.spark.streaming import StreamReader
 from pagequeue.spark.writing import BatchWriter, StreamWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from pyspark.sql.datasource import (
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from pagequeue.spark.options import ReadOptions
+    from pagequeue.spark.options import ReadOptions, WriteOptions
     from pagequeue.spark.path_glob import Found
 
 NAME = "pagequeue"
@@ -68,13 +68,13 @@ class PageQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what writes a table."""
-        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        return BatchWriter(_python_sink(self.options), schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Return what writes a stream."""
-        return StreamWriter(write_options(self.options), schema, overwrite=overwrite)
+        return StreamWriter(_python_sink(self.options), schema, overwrite=overwrite)
 
 
 def inferred(options: ReadOptions, columns: Sequence[str] | None = None) -> StructType:
@@ -118,6 +118,16 @@ def _refuse_native(options: ReadOptions) -> None:
             "the calling thread does not have the native reader",
             remedy="call pagequeue.spark.register(spark) in this thread; Spark Connect has none",
         )
+
+
+def _python_sink(given: Mapping[str, str]) -> WriteOptions:
+    options = write_options(given)
+    if options.sink == "native":
+        raise errors.InvalidOption(
+            "the calling thread does not have the native sink",
+            remedy="call pagequeue.spark.register(spark) in this thread; Spark Connect has none",
+        )
+    return options
 
 
 class BatchReader(DataSourceReader):

@@ -1,4 +1,6 @@
-"""Staged rows, written by tasks and not yet published: Arrow files next to the queue.
+"""Staged rows, written by tasks and not yet published: files next to the queue.
+
+Tasks in Python write Arrow files, those in the JVM blocks of rows (`native/java/RowFile.java`).
 
 Each job has a directory. A task writes one file there, synced, under a name that no other attempt
 has, and says in its message what is in it. Only files that messages of winners name are ever read.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import struct
 import time
 import uuid
 from dataclasses import dataclass
@@ -47,6 +50,11 @@ START: Final = "rows-"
 """Prefix of the names of jobs' directories."""
 ABANDONED_SECONDS: Final = 7 * 86_400
 """A job without a change for so long belongs to a driver that died and will not come back."""
+ROWS_SUFFIX: Final = ".rows"
+"""Of the names of files with blocks of rows."""
+BLOCK_HEAD: Final = struct.Struct("<QQQ")
+"""Of a block: rows, bytes of payloads, whether there are times."""
+BLOCK_ALIGN: Final = 8
 REMOVAL_TRIES: Final = 3
 """A task that resolved the directory's name before the rename can create a file after it, once."""
 
@@ -109,8 +117,13 @@ class _Summed:
         """Return at once: writes are unbuffered."""
 
 
-def _there(options: WriteOptions) -> str:
-    """Return the directory next to the queue; create it if necessary."""
+def staging_directory(options: WriteOptions) -> str:
+    """Return the directory of all jobs' directories; create it if necessary.
+
+    Raises:
+        UnsafePath: it is a link, or belongs to another user.
+        DiskFull, SystemLimit: the system refused.
+    """
     trust = trusted(options.trust, options.path)
     return staged_directory(options.path, options.prefix, trust=trust)
 
@@ -122,7 +135,7 @@ def begin(options: WriteOptions, job: str) -> None:
         UnsafePath: it is a link, or belongs to another user.
         DiskFull, SystemLimit: the system refused.
     """
-    there = os.path.join(_there(options), START + job)
+    there = os.path.join(staging_directory(options), START + job)
     trust = trusted(options.trust, options.path)
     Directory(there, create=True, durable=False, trust=trust).close()
 
@@ -144,7 +157,7 @@ def stage(
         DiskFull, SystemLimit: the system refused; the file is removed.
         InvalidOption, NotEncodable: a value is null, or does not fit into its field.
     """
-    there = os.path.join(_there(options), START + job)
+    there = os.path.join(staging_directory(options), START + job)
     name = f"{uuid.uuid4().hex}.arrow"
     path = os.path.join(there, name)
     count = frame_bytes = 0
@@ -231,7 +244,7 @@ class StagedRows:
     """
 
     def __init__(self, options: WriteOptions, messages: list[Staged]) -> None:
-        self._there = _there(options)
+        self._there = staging_directory(options)
         self._messages = [message for message in messages if message.count]
         self.count: int = sum(message.count for message in self._messages)
         self.frame_bytes: int = sum(message.frame_bytes for message in self._messages)
@@ -252,12 +265,38 @@ class StagedRows:
                 data = file.read_buffer()
                 if data.size != message.size_bytes or _core.crc32c(data) != message.checksum:
                     raise _damaged(path, "it has other bytes than its task wrote")
-                for batch in pa.ipc.open_stream(data):
-                    times = None
-                    if TIME in batch.schema.names:
-                        times = batch.column(TIME).to_numpy(zero_copy_only=False)
-                    payloads = batch.column(PAYLOAD)
-                    yield Chunk(payloads, _lengths(payloads), times)
+                yield from (_blocks if path.endswith(ROWS_SUFFIX) else _batches)(data)
+
+
+def _batches(data: Any) -> Iterator[Chunk]:  # noqa: ANN401 - pyarrow is not typed
+    for batch in pa.ipc.open_stream(data):
+        times = None
+        if TIME in batch.schema.names:
+            times = batch.column(TIME).to_numpy(zero_copy_only=False)
+        payloads = batch.column(PAYLOAD)
+        yield Chunk(payloads, _lengths(payloads), times)
+
+
+def _blocks(data: Any) -> Iterator[Chunk]:  # noqa: ANN401 - the same
+    at = 0
+    while at < data.size:
+        count, payload_bytes, has_times = BLOCK_HEAD.unpack_from(data, at)
+        begins = at + BLOCK_HEAD.size
+        payloads = _aligned(begins + 4 * (count + 1))
+        end = at = _aligned(payloads + payload_bytes)
+        times = None
+        if has_times:
+            times = np.frombuffer(data, "<i8", count, end)
+            at += 8 * count
+        offsets = data.slice(begins, 4 * (count + 1))
+        array = pa.Array.from_buffers(
+            pa.binary(), count, [None, offsets, data.slice(payloads, payload_bytes)]
+        )
+        yield Chunk(array, np.diff(np.frombuffer(offsets, "<i4")).astype(np.int64), times)
+
+
+def _aligned(position: int) -> int:
+    return -(-position // BLOCK_ALIGN) * BLOCK_ALIGN
 
 
 def _damaged(path: str, reason: str) -> errors.CorruptMeta:
@@ -277,7 +316,7 @@ def end(options: WriteOptions, *jobs: str) -> None:
     removed is abandoned.
     """
     with contextlib.suppress(OSError, errors.PageQueueError):
-        there = _there(options)
+        there = staging_directory(options)
         for job in jobs:
             _retire(there, START + job)
         _clear(there)
@@ -288,7 +327,7 @@ def end_query(options: WriteOptions, query: str, batch: int) -> None:
     start = f"{query}-"
     with contextlib.suppress(OSError, errors.PageQueueError):
         jobs = [
-            name.removeprefix(START) for name in os.listdir(_there(options))
+            name.removeprefix(START) for name in os.listdir(staging_directory(options))
             if name.startswith(START + start)
             and (number := name.removeprefix(START + start)).isdecimal() and int(number) <= batch
         ]  # fmt: skip

@@ -1,6 +1,7 @@
 """The writers: tasks stage their rows, the driver publishes them, all or none, once.
 
-A table's job has an id of its own, made on the driver, or a writer's name and a number that
+The tasks are those of `native/java/RowFile.java`, or of the writers here. A table's job has an id
+of its own, made on the driver, or a writer's name and a number that
 identify it when it is repeated. A stream's work is named by query and batch, which tasks learn from
 Spark and send in their messages, because the driver's commit does not get the query.
 When a commit raises, Spark calls abort with the same messages, although it may have published: so
@@ -86,8 +87,12 @@ def _check_fields(kinds: dict[str, DataType], others: set[str], dtype: np.dtype[
             )
 
 
-def _prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Shape:
-    """Make the queue, or refuse it, before any task runs; return what the columns are."""
+def prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Shape:
+    """Make the queue, or refuse it, before any task runs; return what the columns are.
+
+    Raises:
+        InvalidOption: the mode is overwrite, or the queue does not take these columns.
+    """
     if overwrite:
         raise errors.InvalidOption(
             "mode overwrite is refused, a queue only grows: write with mode append, or into a new "
@@ -110,6 +115,26 @@ def _open(options: WriteOptions) -> Queue:
     )  # fmt: skip
 
 
+def publish_table(options: WriteOptions, job: str, staged: list[Staged]) -> None:
+    """Publish a table's rows, unless the ledger has them, and end its job."""
+    rows = StagedRows(options, staged)
+    with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
+        if options.writer is None:
+            ledger.publish(job, 0, rows)
+            ledger.forget(job)  # the job is never repeated
+        else:
+            ledger.publish(f"writer {options.writer}", options.piece, rows)
+    end(options, job)
+
+
+def publish_batch(options: WriteOptions, query: str, batch: int, staged: list[Staged]) -> None:
+    """Publish the rows of a stream's micro-batch, unless the ledger has them, and end its job."""
+    rows = StagedRows(options, staged)
+    with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
+        ledger.publish(f"query {query}", batch, rows)
+    end_query(options, query, batch)
+
+
 def _won(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [message for message in messages if isinstance(message, Staged)]
 
@@ -126,7 +151,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
         self._job = uuid.uuid4().hex
-        self._shape = _prepare(options, schema, overwrite=overwrite)
+        self._shape = prepare(options, schema, overwrite=overwrite)
         begin(options, self._job)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -135,15 +160,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish them."""
-        options = self._options
-        rows = StagedRows(options, _won(messages))
-        with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
-            if options.writer is None:
-                ledger.publish(self._job, 0, rows)
-                ledger.forget(self._job)  # the job is never repeated
-            else:
-                ledger.publish(f"writer {options.writer}", options.piece, rows)
-        end(options, self._job)
+        publish_table(self._options, self._job, _won(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged; rows that the commit published before it failed stay."""
@@ -162,7 +179,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
-        self._shape = _prepare(options, schema, overwrite=overwrite)
+        self._shape = prepare(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of a partition."""
@@ -180,14 +197,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch, unless the ledger has it."""
-        options, staged = self._options, _won(messages)
-        if not staged:
-            return  # a batch without tasks has no rows
-        query = staged[0].query
-        rows = StagedRows(options, staged)
-        with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
-            ledger.publish(f"query {query}", batchId, rows)
-        end_query(options, query, batchId)
+        staged = _won(messages)
+        if staged:  # a batch without tasks has no rows
+            publish_batch(self._options, staged[0].query, batchId, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what was staged; a batch that was published stays, and is not done again.

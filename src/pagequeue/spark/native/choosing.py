@@ -57,7 +57,7 @@ def refused(why: str) -> errors.InvalidOption:
 
 def schema_answer(words: str) -> str:
     """Return the schema of the queues that options mean, as JSON."""
-    return inferred(choosing_options(_options(words))).json()
+    return inferred(choosing_options(parsed_words(words))).json()
 
 
 def table_answer(request: str, why: str) -> str:
@@ -72,7 +72,7 @@ def table_answer(request: str, why: str) -> str:
             what it does not know.
     """
     text, _, words = request.partition("\n")
-    given, schema = _options(words), StructType.fromJson(json.loads(text))
+    given, schema = parsed_words(words), StructType.fromJson(json.loads(text))
     options = choosing_options(given)
     paths = ", ".join(options.paths)
     dtypes = dtypes_of(options)
@@ -90,7 +90,8 @@ def table_answer(request: str, why: str) -> str:
     return ""
 
 
-def _options(words: str) -> dict[str, str]:
+def parsed_words(words: str) -> dict[str, str]:
+    """Return options from text, `name=value&...`, percent-encoded."""
     return dict(parse_qsl(words, keep_blank_values=True))
 
 

@@ -22,6 +22,7 @@ from pagequeue.spark.native import intervals
 from pagequeue.spark.native.choosing import OF_SCHEMA, OF_TABLE, schema_answer, table_answer
 from pagequeue.spark.native.conditions import ranges
 from pagequeue.spark.native.partitions import BETWEEN, Columns, Partitions
+from pagequeue.spark.native.sinks import OF_SINK, sink_answer
 from pagequeue.spark.native.streams import OF_STREAM, Streams
 from pagequeue.spark.options import read_options
 from pagequeue.spark.path_glob import Found, open_each
@@ -66,6 +67,8 @@ class Planner:
     def _answer(self, request: str) -> str:
         if request.startswith(OF_STREAM):
             return self._streams.answer(request.removeprefix(OF_STREAM))
+        if request.startswith(OF_SINK):
+            return sink_answer(request.removeprefix(OF_SINK), self._why_not())
         if request.startswith(OF_SCHEMA):
             return schema_answer(request.removeprefix(OF_SCHEMA))
         if request.startswith(OF_TABLE):

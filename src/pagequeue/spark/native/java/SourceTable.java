@@ -18,8 +18,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Queues as a table and a stream: read here where the native reader can read them, else by the
- * Python source, which also writes.
+ * Queues as a table and a stream: read and written here where the native reader and writer can, else
+ * by the Python source.
  *
  * The driver's Python decides which at first use.
  */
@@ -84,7 +84,10 @@ final class SourceTable implements SupportsRead, SupportsWrite {
     }
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return ((SupportsWrite) python()).newWriteBuilder(info);
+        String given = words(properties) + "\n" + words(info.options().asCaseSensitiveMap());
+        String told = QueueWrite.ask("choose", given, info.schema().json());
+        return told.isEmpty() ? ((SupportsWrite) python()).newWriteBuilder(info)
+            : new QueueWrite(info.schema(), given, info.queryId(), told);
     }
 
     public String name() {

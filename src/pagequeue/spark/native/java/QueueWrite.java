@@ -1,0 +1,136 @@
+package pagequeue;
+
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
+import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.StructType;
+
+/**
+ * One write of a table, or the writes of a stream: tasks write rows to files, the driver's Python
+ * publishes them, with the ledger of the Python source.
+ */
+final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWrite,
+        StreamingWrite {
+    static final String NAME = "pagequeue (native sink)";
+
+    private final StructType schema;
+    private final String given;
+    private final String query;
+    private final int payload;
+    private final int time;
+    private boolean isTruncated;
+    private String job = "";
+    private String directory = "";
+
+    /**
+     * @param schema of the rows.
+     * @param given the options, in two lines.
+     * @param query of a stream.
+     * @param told places of the columns payload and time.
+     */
+    QueueWrite(StructType schema, String given, String query, String told) {
+        this.schema = schema;
+        this.given = given;
+        this.query = query;
+        String[] places = told.split(" ");
+        payload = Integer.parseInt(places[0]);
+        time = Integer.parseInt(places[1]);
+    }
+
+    static String ask(String verb, String given, String rest) {
+        try {
+            return Planner.ask("sink\n" + verb + "\n" + given + "\n" + rest);
+        } catch (Problem error) {
+            throw error.ofSpark();
+        }
+    }
+
+    public WriteBuilder truncate() {
+        isTruncated = true;
+        return this;
+    }
+
+    public Write build() {
+        return this;
+    }
+
+    public BatchWrite toBatch() {
+        String[] told = ask("table", given, schema.json() + "\n" + isTruncated).split("\n");
+        job = told[0];
+        directory = told[1];
+        return this;
+    }
+
+    public StreamingWrite toStreaming() {
+        directory = ask("stream", given, schema.json() + "\n" + isTruncated);
+        job = query;
+        return this;
+    }
+
+    public String description() {
+        return NAME;
+    }
+
+    public String toString() {
+        return NAME;
+    }
+
+    public boolean useCommitCoordinator() {
+        return true;
+    }
+
+    private RowFileFactory factory() {
+        boolean isText = !schema.apply(payload).dataType().equals(DataTypes.BinaryType);
+        return new RowFileFactory(directory, "rows-" + job, payload, isText, time);
+    }
+
+    public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+        return factory();
+    }
+
+    public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
+        return factory();
+    }
+
+    private static String lines(WriterCommitMessage[] messages) {
+        StringBuilder text = new StringBuilder();
+        for (int i = 0; i < messages.length; i++) {
+            if (messages[i] != null) {
+                text.append('\n').append(StagedFile.line(messages[i]));
+            }
+        }
+        return text.toString();
+    }
+
+    public void commit(WriterCommitMessage[] messages) {
+        ask("commit table", given, job + lines(messages));
+    }
+
+    public void abort(WriterCommitMessage[] messages) {
+        ask("abort table", given, job);
+    }
+
+    public void commit(long batch, WriterCommitMessage[] messages) {
+        ofStream("commit batch", query + " " + batch + lines(messages));
+    }
+
+    public void abort(long batch, WriterCommitMessage[] messages) {
+        ofStream("abort batch", query + " " + batch);
+    }
+
+    /** Nothing tells when the stream ends, so each time could be the last one of its thread. */
+    private void ofStream(String verb, String rest) {
+        try {
+            ask(verb, given, rest);
+        } finally {
+            Planner.leave();
+        }
+    }
+}

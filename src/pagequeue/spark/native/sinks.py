@@ -1,0 +1,109 @@
+"""Writes whose tasks run in the JVM: the driver's side, which `QueueWrite.java` calls.
+
+Staging, ledger and jobs are those of the Python writers, so that a query can continue with the
+other one. Nothing is kept between requests: each has the options.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import uuid
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import StructType
+
+from pagequeue import errors
+from pagequeue.spark.columns import TIME
+from pagequeue.spark.native.choosing import parsed_words
+from pagequeue.spark.options import sink_options
+from pagequeue.spark.path_glob import Found
+from pagequeue.spark.staging import Staged, begin, end, staging_directory
+from pagequeue.spark.writing import prepare, publish_batch, publish_table, shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pagequeue.spark.options import WriteOptions
+
+log: logging.Logger = logging.getLogger("pagequeue")
+OF_SINK: Final = "sink\n"
+"""How a request begins."""
+
+
+def sink_answer(request: str, why_not: str) -> str:
+    """Return the answer to a request of `QueueWrite.java`.
+
+    Args:
+        request: what is asked, the options of the table and of the write, and more lines.
+        why_not: the JVM's tasks cannot write here; empty: they can.
+
+    Raises:
+        PageQueueError: the write is refused, or failed.
+    """
+    verb, of_table, given, *lines = request.split("\n")
+    options = sink_options(parsed_words(of_table), parsed_words(given))
+    match verb:
+        case "choose":
+            return _chosen(options, StructType.fromJson(json.loads(lines[0])), why_not)
+        case "table":
+            _prepare(options, lines)
+            job = uuid.uuid4().hex
+            begin(options, job)
+            return f"{job}\n{staging_directory(options)}"
+        case "stream":
+            _prepare(options, lines)
+            return staging_directory(options)
+        case "commit table":
+            publish_table(options, lines[0], _staged(lines[1:]))
+        case "abort table":
+            end(options, lines[0])
+        case "commit batch":
+            query, batch = lines[0].split(" ")
+            publish_batch(options, query, int(batch), _staged(lines[1:]))
+        case "abort batch":
+            end(options, lines[0].replace(" ", "-"))
+        case _:
+            raise ValueError(f"unknown request {verb!r}")
+    return ""
+
+
+def _chosen(options: WriteOptions, schema: StructType, why: str) -> str:
+    """Return the places of payload and time among the columns; empty: Python's tasks write."""
+    if options.sink == "python":
+        return ""
+    names = [field.name for field in schema.fields]
+    if not why:
+        try:
+            found = Found(os.path.abspath(options.path), options.prefix, options.trust).dtype()
+        except errors.QueueNotFound:
+            found = None
+        if found is None:
+            shape = shape_of(schema, None)
+            log.info("%s: written by the native sink", options.path)
+            return f"{names.index(shape.payload)} {names.index(TIME) if shape.time else -1}"
+        why = "it does not write records"
+    if options.sink == "native":
+        raise errors.InvalidOption(
+            f"the native sink cannot write this: {why}", remedy='give sink="python", or "auto"'
+        )
+    log.info("%s: written by the Python sink: %s", options.path, why)
+    return ""
+
+
+def _prepare(options: WriteOptions, lines: Sequence[str]) -> None:
+    schema = StructType.fromJson(json.loads(lines[0]))
+    if prepare(options, schema, overwrite=lines[1] == "true").dtype is not None:
+        raise errors.InvalidOption(
+            "the queue got a dtype after this write was planned",
+            path=options.path, remedy="write again",
+        )  # fmt: skip
+
+
+def _staged(lines: Sequence[str]) -> list[Staged]:
+    found = []
+    for line in lines:
+        count, frame_bytes, size, checksum, name = line.split(" ")
+        found.append(Staged(name, int(count), int(frame_bytes), int(size), int(checksum)))
+    return found

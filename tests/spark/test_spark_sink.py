@@ -1,0 +1,227 @@
+"""Rows that tasks of the JVM write: the same queues as from Python's tasks, and the same errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from pagequeue import Queue, _core, errors
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pyspark.sql import functions as f
+
+from pagequeue.spark import typed_errors
+from pagequeue.spark.native import sinks
+from pagequeue.spark.options import write_options
+from pagequeue.spark.staging import ROWS_SUFFIX, StagedRows, begin, staging_directory
+from pagequeue.spark.writing import prepare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+SINKS = ("native", "python")
+COUNT = 3_000
+
+
+def write(frame: DataFrame, directory: Path, sink: str, **options: object) -> None:
+    """Write a frame by one of the two sinks."""
+    writer = frame.write.format("pagequeue").mode("append").option("sink", sink)
+    for name, value in {"pageBytes": 65_536, **options}.items():
+        writer = writer.option(name, str(value))
+    with typed_errors():
+        writer.save(str(directory))
+
+
+def messages(directory: Path) -> list[tuple[int, bytes]]:
+    """Return times and payloads of a queue that is valid and has no file of a job."""
+    with Queue(directory) as queue:
+        assert queue.verify().problems == []
+        assert {*os.listdir(directory / "queue-staged")} <= {"lock"}
+        return [(m.timestamp, m.payload) for m in queue.replay()]
+
+
+def test_both_sinks_write_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """Text and bytes, empty, small and larger than a block or a page; own times; three tasks."""
+    size = f.when(f.col("id") % 1000 == 7, 1_200_000).otherwise(f.col("id") % 40)
+    rows = spark.range(0, COUNT, 1, 3).select("id", size.alias("size"))
+    text = f.concat(f.col("id").cast("string"), f.expr("repeat('ü', cast(size as int))"))
+    columns = {
+        "text": [text.alias("payload")],
+        "bytes": [f.when(f.col("size") == 0, f.lit(b"")).otherwise(text.cast("binary"))
+                  .alias("payload")],
+        "times": [(f.col("id") + 5).alias("timestamp_ns"), text.alias("payload")],
+    }  # fmt: skip
+    for kind, selected in columns.items():
+        frame = rows.select(*selected)
+        found = {}
+        for sink in SINKS:
+            write(frame, tmp_path / f"{kind}-{sink}", sink)
+            found[sink] = messages(tmp_path / f"{kind}-{sink}")
+        assert len(found["native"]) == COUNT
+        if kind == "times":
+            assert found["native"] == found["python"]
+            assert [time for time, _ in found["native"]] == [*range(5, COUNT + 5)]
+        else:
+            payloads = [[payload for _, payload in found[sink]] for sink in SINKS]
+            assert payloads[0] == payloads[1]
+
+
+def test_log_says_which_sink_writes(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The native one by default."""
+    frame = spark.range(3).selectExpr("cast(id as string) payload")
+    with caplog.at_level(logging.INFO, "pagequeue"):
+        for sink in ("auto", "native"):
+            write(frame, tmp_path / "q", sink)
+            assert caplog.messages[-1].endswith("q: written by the native sink")
+            caplog.clear()
+        write(frame, tmp_path / "q", "python")
+        assert not [text for text in caplog.messages if "native sink" in text]
+
+
+def test_records_are_left_to_python(spark: SparkSession, tmp_path: Path) -> None:
+    """By default; the native sink is refused where it is asked for."""
+    dtype = np.dtype([("id", "<i8")])
+    Queue(tmp_path / "q", dtype=dtype).close()
+    frame = spark.range(5)
+    write(frame, tmp_path / "q", "auto", pageBytes=64 << 20)
+    with pytest.raises(errors.InvalidOption, match="does not write records"):
+        write(frame, tmp_path / "q", "native", pageBytes=64 << 20)
+    with Queue(tmp_path / "q") as queue:
+        assert [int(message.value["id"]) for message in queue.replay()] == [*range(5)]
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_null_is_refused_and_nothing_is_written(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    """With the name of the column, by both, in payloads and in times."""
+    payload = "if(id = 3, null, cast(id as string)) payload"
+    with pytest.raises(errors.InvalidOption, match="column payload has a null: fill it"):
+        write(spark.range(5).selectExpr(payload), tmp_path / "q", sink)
+    time = "if(id = 3, null, id) timestamp_ns"
+    with pytest.raises(errors.InvalidOption, match="column timestamp_ns has a null: fill it"):
+        write(spark.range(5).selectExpr(time, "'x' payload"), tmp_path / "q", sink)
+    assert messages(tmp_path / "q") == []
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_overwrite_and_unknown_names_are_refused(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    """Before any task runs."""
+    frame = spark.range(5).selectExpr("cast(id as string) payload")
+    writer = frame.write.format("pagequeue").mode("overwrite").option("sink", sink)
+    with pytest.raises(errors.InvalidOption, match="a queue only grows"), typed_errors():
+        writer.save(str(tmp_path / "q"))
+    with pytest.raises(errors.InvalidOption, match="option sink is 'both'"):
+        write(frame, tmp_path / "q", "both")
+    with pytest.raises(errors.InvalidOption, match=r"pagebyte\b"):
+        write(frame, tmp_path / "q", sink, pageByte=4096)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_piece_is_published_once_whichever_sink_repeats_it(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    """The ledger is one."""
+    frame = spark.range(7).selectExpr("cast(id as string) payload")
+    for which in (sink, *SINKS):
+        write(frame, tmp_path / "q", which, writer="nightly", piece=4)
+    assert len(messages(tmp_path / "q")) == 7
+
+
+@pytest.mark.slow
+def test_stream_continues_with_the_other_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """From one checkpoint: each micro-batch is published once, in order, and leaves no file."""
+    source = tmp_path / "source"
+    source.mkdir()
+    sent = []
+    for number, sink in enumerate(("native", "python", "native", "native")):
+        rows = [json.dumps({"payload": f"{number}-{i}"}) for i in range(50)]
+        (source / f"{number}.json").write_text("\n".join(rows))
+        sent += [f"{number}-{i}".encode() for i in range(50)]
+        query = (
+            spark.readStream.schema("payload string")
+            .json(str(source))
+            .writeStream.format("pagequeue")
+            .option("path", str(tmp_path / "q"))
+            .option("sink", sink)
+            .option("pageBytes", "65536")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert [payload for _, payload in messages(tmp_path / "q")] == sent
+
+
+def test_batch_that_is_repeated_is_published_once(tmp_path: Path) -> None:
+    """A driver that died after its commit asks again, with the files of new tasks."""
+    given = _words(tmp_path / "q")
+    schema = json.dumps({"type": "struct", "fields": [_field("payload", "string")]})
+    base = sinks.sink_answer(f"stream\n\n{given}\n{schema}\nfalse", "")
+    for turn in range(2):
+        line = _rows(base, "query-7", f"{turn}", [b"one", b"two"])
+        sinks.sink_answer(f"commit batch\n\n{given}\nquery 7\n{line}", "")
+    assert [payload for _, payload in messages(tmp_path / "q")] == [b"one", b"two"]
+    _rows(base, "query-8", "left", [b"three"])
+    sinks.sink_answer(f"abort batch\n\n{given}\nquery 8", "")
+    assert [payload for _, payload in messages(tmp_path / "q")] == [b"one", b"two"]
+
+
+def test_changed_file_publishes_no_row(tmp_path: Path) -> None:
+    """Its checksum, and its size, are those that the task told."""
+    options = write_options({"path": str(tmp_path / "q"), "pageBytes": "65536"})
+    frame_schema = sinks.StructType.fromJson(
+        {"type": "struct", "fields": [_field("payload", "string")]}
+    )
+    prepare(options, frame_schema, overwrite=False)
+    begin(options, "job")
+    line = _rows(staging_directory(options), "job", "f", [b"abc", b"", b"de"])
+    staged = sinks._staged([line])
+    rows = StagedRows(options, staged)
+    (chunk,) = rows.chunks()
+    assert [one.as_py() for one in chunk.payloads] == [b"abc", b"", b"de"]
+    assert chunk.lengths.tolist() == [3, 0, 2]
+    assert rows.frame_bytes == 24 + 16 + 24
+    with open(os.path.join(staging_directory(options), staged[0].name), "r+b") as file:
+        file.seek(-3, os.SEEK_END)
+        file.write(b"\xff")
+    with pytest.raises(errors.CorruptMeta, match="other bytes than its task wrote"):
+        list(StagedRows(options, staged).chunks())
+
+
+def _field(name: str, kind: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _words(directory: Path) -> str:
+    return f"path={str(directory).replace('/', '%2F')}&pageBytes=65536"
+
+
+def _rows(base: str, job: str, name: str, payloads: list[bytes]) -> str:
+    """Write what a task of the JVM would, and return its line."""
+    there = os.path.join(base, f"rows-{job}")
+    os.makedirs(there, mode=0o700, exist_ok=True)
+    begins = np.cumsum([0, *map(len, payloads)]).astype("<i4").tobytes()
+    joined = b"".join(payloads)
+    head = np.array([len(payloads), len(joined), 0], "<u8").tobytes()
+    data = head + begins + bytes(-len(begins) % 8) + joined + bytes(-len(joined) % 8)
+    file = os.path.join(there, name + ROWS_SUFFIX)
+    with open(file, "wb") as written:
+        written.write(data)
+    frame_bytes = sum(-(-(16 + len(one)) // 8) * 8 for one in payloads)
+    path = f"rows-{job}/{name}{ROWS_SUFFIX}"
+    return f"{len(payloads)} {frame_bytes} {len(data)} {_core.crc32c(data)} {path}"
