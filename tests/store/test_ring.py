@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import random
 import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
@@ -26,7 +27,11 @@ from pagequeue import (
     _core,
     verify_queue,
 )
+from pagequeue import format as fmt
 from pagequeue.system.directory import Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE = 8192
 RING = 4 * PAGE
@@ -553,3 +558,47 @@ def test_ring_of_many_pages_keeps_few_files_open(tmp_path: Path) -> None:
         assert len(files(tmp_path)) > 200
         assert len(os.listdir("/proc/self/fd")) < before + 50
         assert queue.verify().ok
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Iterator[Queue]:
+    """Return a ring whose pages are full, and that no producer of this process has mapped."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+        lap(queue, queue.consumer("reader"))
+    with Queue(tmp_path) as queue:
+        yield queue
+
+
+def test_map_that_a_finalizer_borrows_meanwhile_is_lent_once(reading: Queue) -> None:
+    """I13: making an object can run the collector; the lock would go with the first of two."""
+    store, maps = reading._store, reading._store._ring_maps
+    assert maps is not None
+    name = fmt.page_name("queue", store.head[0])
+    path = Path(reading.directory, name)
+    for allocations in range(30):
+        identity = store.folder.identity(name)
+        assert identity is not None
+        kept = maps._map(name, identity)
+        found: list[_core.Region | None] = []
+
+        def borrow(_phase: str, _info: object, kept: _core.Region = kept) -> None:
+            gc.callbacks.remove(borrow)
+            with store.folder.descriptor as folder:
+                found.append(kept.lend(folder, name))  # noqa: B023 - called before the next turn
+
+        before = gc.get_threshold()
+        gc.collect(0)
+        gc.callbacks.append(borrow)
+        try:
+            with store.folder.descriptor as folder:
+                gc.set_threshold(allocations)
+                found.append(kept.lend(folder, name))
+        finally:
+            gc.set_threshold(*before)
+            if borrow in gc.callbacks:
+                gc.callbacks.remove(borrow)
+        assert None not in found
+        del found[1:]
+        assert is_locked(path)
+        del found[:]
+        assert not is_locked(path)

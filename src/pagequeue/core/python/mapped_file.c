@@ -471,16 +471,19 @@ static PyObject *region_lend(Region *self, PyObject *args) {
     if (self->worn || pq_region_lost(self)) {
         Py_RETURN_NONE;
     }
-    if (self->lent != NULL) { /* the lock is had: it is used by another reader of this process */
-        if (!has_name(self, folder, name)) {
-            Py_RETURN_NONE;
-        }
-        Py_INCREF((PyObject *)self->lent);
-        return (PyObject *)self->lent;
-    }
+    /* First, because making an object can run finalizers and other threads, which may lend it. */
     Region *lent = region_start(Py_TYPE((PyObject *)self), self->bytes, 0, self->guard);
     if (lent == NULL) {
         return NULL;
+    }
+    if (self->lent != NULL || self->worn) {
+        lent->guard = NULL;
+        Py_DECREF((PyObject *)lent);
+        if (self->worn || !has_name(self, folder, name)) {
+            Py_RETURN_NONE;
+        }
+        Py_INCREF((PyObject *)self->lent); /* the lock is had: another reader here uses it */
+        return (PyObject *)self->lent;
     }
     lent->base = self->base;
     lent->queue_state = self->queue_state;
