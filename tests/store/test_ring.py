@@ -29,6 +29,7 @@ from pagequeue import (
 )
 from pagequeue import format as fmt
 from pagequeue.system.directory import Directory
+from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -602,3 +603,40 @@ def test_map_that_a_finalizer_borrows_meanwhile_is_lent_once(reading: Queue) -> 
         assert is_locked(path)
         del found[:]
         assert not is_locked(path)
+
+
+def test_cursors_of_removed_consumers_are_unmapped(tmp_path: Path) -> None:
+    """A ring of which each reader has a name of its own keeps none of them mapped for ever."""
+
+    def use(name: str) -> None:
+        """Roll while a consumer of this name is there."""
+        with queue.consumer(name, latest=True) as job:
+            for _ in range(5):
+                send(queue, 5)
+                for one in (consumer, job):
+                    while one.poll() is not None:
+                        pass
+                    one.ack()
+        queue.remove_consumer(name)
+
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        for number in range(10):
+            use(f"job{number}")
+        queue.consumer("last").close()
+        queue.remove_consumer("last")
+        lap(queue, consumer)
+        lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
+        assert [line for line in lines if f"{tmp_path}/" in line and "readMeta.job" in line] == []
+
+
+def test_cursor_of_a_newer_version_keeps_all_pages(tmp_path: Path) -> None:
+    """As any that is not readable: the sender is told who holds them, and not that it is newer."""
+    with Queue(tmp_path, ring=RING, on_full="raise") as queue:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        queue.consumer("newer", latest=True).close()
+        overwrite(tmp_path / fmt.cursor_name("queue", "newer"), 8, (99).to_bytes(4, "little"))
+        with pytest.raises(QueueFull, match="'newer'"):
+            lap(queue, consumer)

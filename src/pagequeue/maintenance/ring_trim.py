@@ -84,6 +84,8 @@ class RingTrimmer:
     def _needed(self, store: Store, names: list[str]) -> float | None:
         """Return the first sequence that a consumer needs; None: a trim must look."""
         needed = math.inf
+        for removed in self._cursors.keys() - names:
+            del self._cursors[removed]
         for name in names:
             identity = store.folder.identity(fmt.cursor_name(store.prefix, name))
             known, cursor = self._cursors.get(name, (None, None))
@@ -95,7 +97,9 @@ class RingTrimmer:
                     )
                     self._cursors[name] = identity, cursor
                 place = trim_plan.place_of(cursor, protects=True, idle=False)
-            except (errors.DamageError, errors.AccessError):
+            except errors.ClosedError:
+                raise  # this is not about the cursor
+            except errors.NOT_RETRYABLE:
                 return None
             if place.has_flow or place.sequence is None:
                 return None
