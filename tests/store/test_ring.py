@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import os
 import random
+import resource
 import shutil
 import threading
 from datetime import timedelta
@@ -640,3 +642,28 @@ def test_cursor_of_a_newer_version_keeps_all_pages(tmp_path: Path) -> None:
         overwrite(tmp_path / fmt.cursor_name("queue", "newer"), 8, (99).to_bytes(4, "little"))
         with pytest.raises(QueueFull, match="'newer'"):
             lap(queue, consumer)
+
+
+def test_reader_without_a_descriptor_left_closes_the_files_that_it_keeps(reading: Queue) -> None:
+    """They are kept to be quick: reading comes first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    consumer, maps = reading.consumer(), reading._store._ring_maps
+    assert maps is not None
+    others = []
+    try:
+        message = consumer.receive(0)
+        while len(maps._maps) < 2:
+            message = consumer.receive(0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                others.append(os.open(os.devnull, os.O_RDONLY))
+        sequence = message.sequence
+        while (found := consumer.poll()) is not None:
+            sequence += 1
+            assert (found.sequence, found.payload) == (sequence, body(sequence))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in others:
+            os.close(fd)
+    assert sequence == reading.tail_sequence - 1

@@ -84,9 +84,11 @@ class RingMaps:
         self._maps[identity] = kept
         return kept
 
-    def clear(self) -> None:
-        """Unmap all that is not read."""
+    def clear(self) -> bool:
+        """Unmap all that is not read; False: no map was kept."""
+        had = bool(self._maps)
         self._maps.clear()
+        return had
 
 
 _all: weakref.WeakSet[RingMaps] = weakref.WeakSet()

@@ -318,7 +318,9 @@ class Store:
             try:
                 return open_page(self.folder, self.prefix, self.meta, number, self._pool)
             except errors.SystemLimit:
-                if not self.pages.shrink():  # no more maps, or no more address space
+                # No more maps, address space or descriptors: what is only kept goes first.
+                had = self._ring_maps is not None and self._ring_maps.clear()
+                if not self.pages.shrink() and not had:
                     raise
 
     def forget(self, number: int) -> None:
