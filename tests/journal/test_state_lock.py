@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from itertools import count
+from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from support import until
 
 from pagequeue import LockTimeout
 from pagequeue.journal import Journal, state_lock
-from pagequeue.journal.state_lock import HOLDER, SLICE_SECONDS, StateLock
+from pagequeue.journal.state_lock import HOLDER, IDLE_SLICES, SLICE_SECONDS, StateLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,7 +92,7 @@ def points(do: Callable[[], object]) -> int:
 
 
 def in_thread(do: Callable[[], Any]) -> Any:  # noqa: ANN401 - what it returns
-    """Call in another thread."""
+    """Return what a call in another thread does; it may take `SECONDS`."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(do()))
     thread.start()
@@ -131,7 +132,8 @@ def test_exception_at_any_point_leaves_the_state_to_all_threads(
 def test_exception_while_a_thread_waits_leaves_the_state_to_the_others(
     journal: Journal[dict[str, int]],
 ) -> None:
-    """At whatever point of waiting: the next one waits for its slice at most."""
+    """At whatever point of waiting: the next one waits for slices, not for the lock's timeout."""
+    journal._opened.store.lock_timeout = 2 * SECONDS
 
     def hold(begun: threading.Event, end: threading.Event) -> None:
         """Keep the state until another thread has waited for it, or does so no more."""
@@ -147,24 +149,32 @@ def test_exception_while_a_thread_waits_leaves_the_state_to_the_others(
         assert begun.wait(SECONDS)
         was_interrupted = interrupted(lambda: journal.update(lambda _: ["ben", 1]), point)
         end.set()
-        begin = time.monotonic()
-        in_thread(lambda: journal.update(lambda _: ["cid", 1]))
-        assert time.monotonic() - begin < 1.0  # the timeout of the lock
+        assert in_thread(lambda: journal.update(lambda _: ["cid", 1])) is not None
         holder.join(SECONDS)
         if not was_interrupted:
             break
     assert point > 30
 
 
-def test_one_that_left_the_line_without_a_word_costs_a_slice() -> None:
+def test_one_that_left_the_line_without_a_word_costs_some_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As if it was interrupted before it could leave."""
-    lock = StateLock()
+    lock, slices = StateLock(), []
     dead: Any = type(lock.waiting)  # any object that never takes its turn
     lock.waiting.append(dead)
+
+    class Place:
+        """What is never woken."""
+
+        def get(self, timeout: float) -> None:
+            slices.append(timeout)
+            raise Empty
+
+    monkeypatch.setattr(state_lock, "SimpleQueue", Place)
     me = [threading.get_ident()]
-    begin = time.monotonic()
     assert lock.wait(me, SECONDS)
-    assert time.monotonic() - begin < 20 * SLICE_SECONDS
+    assert slices == [SLICE_SECONDS] * IDLE_SLICES
     assert lock.holder[HOLDER] is me
     assert not lock.waiting
 
@@ -218,10 +228,14 @@ def test_one_thread_that_hangs_is_an_error_and_many_quick_ones_are_not(
         now[0] += 1.1
 
     with Journal(tmp_path / "j", Accounts(), page_bytes=PAGE, lock_timeout=1.0) as journal:
-        threads = [threading.Thread(target=journal.read, args=(be_quick,)) for _ in range(12)]
+        gate = threading.Event()
+        deciding = (lambda _: gate.wait(SECONDS), *[be_quick] * 12)
+        threads = [threading.Thread(target=journal.read, args=(one,)) for one in deciding]
         for thread in threads:
             thread.start()
-        until(lambda: len(journal._lock.waiting) > 8)
+            until(lambda: journal._lock.holder)  # the first one has it, until all others wait
+        until(lambda: len(journal._lock.waiting) == 12)
+        gate.set()
         journal.update(lambda _: ["ann", 1])
         for thread in threads:
             thread.join(SECONDS)
@@ -236,3 +250,39 @@ def test_one_thread_that_hangs_is_an_error_and_many_quick_ones_are_not(
         end.set()
         for thread in threads:
             thread.join(SECONDS)
+
+
+def test_waiter_that_is_just_handed_the_lock_keeps_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one's slice can end after the lock was released and before this one has taken it."""
+    lock = StateLock()
+    place: SimpleQueue[None] = SimpleQueue()
+    lock.waiting.append(place)  # of another thread, to which the lock was just released
+    taken = [0]
+    kept: list[bool] = []
+
+    def begin() -> None:
+        """The other thread runs a moment later."""
+        kept.append(lock.waiting[0] is place)
+        lock.holder[HOLDER] = taken
+        lock.waiting.remove(place)
+
+    def end() -> None:
+        del lock.holder[HOLDER]
+
+    steps = iter([*[lambda: None] * (IDLE_SLICES - 1), begin, end])
+
+    class Place:
+        """What a slice of the wait ends with."""
+
+        def get(self, timeout: float) -> None:
+            assert timeout == SLICE_SECONDS
+            next(steps)()
+            raise Empty
+
+    monkeypatch.setattr(state_lock, "SimpleQueue", Place)
+    me = [threading.get_ident()]
+    assert lock.wait(me, SECONDS)
+    assert kept == [True]
+    assert lock.holder[HOLDER] is me

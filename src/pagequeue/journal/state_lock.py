@@ -15,7 +15,9 @@ into C, inside that block, and removed by its setter in one instruction, before 
         if lock.waiting:
             lock.wake()
 
-Interrupted anywhere: a waiter that stays in the line, or is not woken, costs the others a slice.
+Interrupted anywhere: a waiter that stays in the line costs the others some slices, and one that is
+not woken costs one. After a single slice it can be a waiter that was just handed the lock, and is
+not running yet.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ from typing import Final
 
 HOLDER: Final = "holder"
 SLICE_SECONDS: Final = 0.05
+IDLE_SLICES: Final = 4
+"""So often the lock is seen free, with the same one first in the line, until that one must go."""
 
 
 class StateLock:
@@ -67,6 +71,8 @@ class StateLock:
         """
         holder, waiting = self.holder, self.waiting
         place: SimpleQueue[None] = SimpleQueue()
+        idle: SimpleQueue[None] | None = None  # the first one, while the lock is seen free
+        slices = 0  # for which it was so
         seen, deadline = holder.get(HOLDER), time.monotonic() + timeout
         try:
             waiting.append(place)
@@ -74,9 +80,12 @@ class StateLock:
                 try:
                     place.get(timeout=min(SLICE_SECONDS, timeout))
                 except Empty:
-                    found = holder.get(HOLDER)
-                    if found is None:  # the first one does not take it: it was interrupted
-                        self._leave(self._first())
+                    found, first = holder.get(HOLDER), self._first()
+                    slices = slices + 1 if found is None and first is idle else 1
+                    idle = first if found is None else None
+                    if found is None:
+                        if slices >= IDLE_SLICES:  # it was interrupted
+                            self._leave(first)
                     elif found is not seen or len(found) > 1:
                         seen, deadline = found, time.monotonic() + timeout
                     elif time.monotonic() >= deadline:
