@@ -309,3 +309,14 @@ def test_child_of_a_fork_keeps_no_page(queue: Queue, is_busy: bool) -> None:
         done.set()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         visit(consumer)
+
+
+@pytest.mark.parametrize("since", [-(1 << 63) - 1, -(1 << 70), 1 << 63, 1 << 70])
+def test_time_outside_of_64_bits_is_the_same_error_where_pages_are_known(
+    queue: Queue, since: int
+) -> None:
+    """A typed one, as before any page is known."""
+    with queue.consumer() as consumer:
+        visit(consumer)
+        with pytest.raises(errors.InvalidOption, match="outside of 64 bits"):
+            consumer.seek(since=since)

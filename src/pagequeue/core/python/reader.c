@@ -404,18 +404,23 @@ static PyObject *reader_enter(Reader *self, PyObject *args) {
  * trusts nothing that it does not check here: the head, whether the page is still the active one,
  * the index by the frames, the frames by their checksums. */
 static PyObject *reader_find(Reader *self, PyObject *args) {
-    long long since, before;
+    long long before;
     unsigned long long number, first, count;
-    PyObject *known;
+    PyObject *known, *when;
+    int outside; /* of 64 bits */
     Region *page, *index, *head;
-    if (!PyArg_ParseTuple(args, "LO!:_find", &since, &PyTuple_Type, &known) ||
+    if (!PyArg_ParseTuple(args, "OO!:_find", &when, &PyTuple_Type, &known) ||
         !PyArg_ParseTuple(known, "LKKKO!O!O!:_find", &before, &number, &first, &count,
                           pq_region_type, &page, pq_region_type, &index, pq_region_type, &head) ||
         pq_page_check(page, 0, "page") < 0 ||
         pq_region_check(head, PQ_READ_META_BYTES, 0, "read meta") < 0) {
         return NULL;
     }
-    if (self->fork_count != pq_fork_count || self->closed || self->busy) {
+    long long since = PyLong_AsLongLongAndOverflow(when, &outside);
+    if (since == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (outside || self->fork_count != pq_fork_count || self->closed || self->busy) {
         Py_RETURN_FALSE;
     }
     pq_tail tail;
