@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 import tempfile
 import threading
 from bisect import bisect_left
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from pagequeue.store import store as store_module
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from pagequeue import Consumer
     from pagequeue.page.page import Page
@@ -320,3 +322,59 @@ def test_time_outside_of_64_bits_is_the_same_error_where_pages_are_known(
         visit(consumer)
         with pytest.raises(errors.InvalidOption, match="outside of 64 bits"):
             consumer.seek(since=since)
+
+
+def came_in(point: int, do: Callable[[], object], handler: Callable[[], object]) -> bool:
+    """Call a handler before the nth instruction of the cache in a call; whether it has so many."""
+    left = point
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - as in Python's docs
+        nonlocal left
+        if frame.f_code.co_filename != page_cache.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left == 0:
+            left = -1
+            sys.settrace(None)
+            handler()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        do()
+    finally:
+        sys.settrace(before)
+    return left < 0
+
+
+def test_signal_handler_that_seeks_may_come_in_anywhere(queue: Queue) -> None:
+    """What the interrupted seek had begun to change is another thing then."""
+    pages = queue._store.pages
+    pages._sought_max = page_cache.RECENT_PAGES + 1
+    with queue.consumer() as consumer, queue.consumer() as other:
+
+        def seek(i: int) -> None:
+            for _ in range(2):
+                consumer.seek(since=START + STEP * i)
+                assert consumer.receive(0).sequence == i
+                consumer.seek(sequence=i)
+                assert consumer.receive(0).sequence == i
+
+        def handler() -> None:
+            for i in (3, 9, 15, 21, COUNT - 1):
+                other.seek(since=START + STEP * i)
+                assert other.receive(0).sequence == i
+            for _ in range(2):  # the second one drops all
+                pages.trim()
+
+        for i in (30, COUNT - 2):
+            point = 1
+            while True:
+                for known in (6, 12, 18):
+                    other.seek(since=START + STEP * known)
+                if not came_in(point, lambda i=i: seek(i), handler):
+                    break
+                point += 1
+            assert point > 100

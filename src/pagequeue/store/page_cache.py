@@ -130,7 +130,10 @@ class PageCache:
             # Once is not enough: a reader that was made there mostly reads on from there.
             page.kept.is_used = self._sought.get(page.number) is page
             if page.kept.is_used:
-                self._sought.move_to_end(page.number)
+                try:  # noqa: SIM105 - a hot path
+                    self._sought.move_to_end(page.number)
+                except KeyError:
+                    pass  # a signal handler, or a finalizer, came in between
                 return
             self._sought[page.number] = page
             while len(self._sought) > self._sought_max:
@@ -165,11 +168,11 @@ class PageCache:
         with self._guard:
             if self._sought.get(page.number) is not page:
                 return  # another thread dropped it
-            if count is None:
-                for number in [
-                    n for n, (_, other) in self._known.items() if other.messages == NO_COUNT
-                ]:
-                    del self._known[number]
+            if count is None:  # a signal handler may come back in, and change them
+                for number in list(self._known):
+                    other = self._known.get(number)
+                    if other is not None and other[1].messages == NO_COUNT:
+                        self._known.pop(number, None)
             self._known[page.number] = (fmt.TIMESTAMP_MAX if last is None else last, known)
             self._make_table()
 
