@@ -106,7 +106,9 @@ static int narrow(const pq_place *at, int64_t since, uint64_t *low, uint64_t *hi
         if (span <= 2 * NEAR_RECORDS) {
             break;
         }
-        double share = ((double)since - (double)first) / ((double)last - (double)first);
+        /* Subtracted first: of times that are near, a double of each may be the same. */
+        double share = (double)((uint64_t)since - (uint64_t)first) /
+                       (double)((uint64_t)last - (uint64_t)first);
         uint64_t guess = *low + (uint64_t)(share * (double)(span - 1));
         guess = guess < *low ? *low : guess >= *high ? *high - 1 : guess;
         if (!index_get(at, guess, &timestamp, &place)) {
