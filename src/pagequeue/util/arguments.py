@@ -103,6 +103,8 @@ def number(
         result = float(value)
     except OverflowError:
         raise value_error(name, value, remedy, path=path) from None
+    except (TypeError, ValueError):  # an array of several, or of text
+        raise type_error(name, value, "a number") from None
     if math.isnan(result):
         raise value_error(name, value, remedy, path=path)
     return result

@@ -47,7 +47,7 @@ int64_t pq_clock_call(PyObject *clock) {
 
 void pq_refuse_argument(const char *check, const char *format, ...) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
-        !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        !PyErr_ExceptionMatches(PyExc_OverflowError) && !PyErr_ExceptionMatches(PyExc_ValueError)) {
         return; /* the argument's own */
     }
     PyErr_Clear();

@@ -91,7 +91,7 @@ int pq_page_check(Region *page, int writable, const char *what);
 /* 1 = continue, 0 = raised, because the file of the map that was just used was truncated */
 int pq_region_intact(Region *region);
 /* Raise what the function `check` of pagequeue.util.arguments raises for these arguments, in place
- * of a TypeError or OverflowError that is set. */
+ * of a TypeError, OverflowError or ValueError that is set. */
 void pq_refuse_argument(const char *check, const char *format, ...);
 void pq_refuse_type(const char *format, ...); /* raise InvalidType */
 int64_t pq_timeout_ns(PyObject *seconds);     /* -1 = for ever, -2 = raised */
