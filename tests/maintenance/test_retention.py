@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plugin import START, Disk
@@ -24,6 +24,7 @@ from pagequeue import (
     TrimReport,
 )
 from pagequeue.meta import cursor
+from pagequeue.page import page
 
 if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
@@ -377,3 +378,29 @@ def test_trimming_in_a_queue_that_is_closed_logs_nothing(
     with caplog.at_level(logging.WARNING, "pagequeue"):
         queue._opened.retainer.trim_quietly()
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("step", ["index_to_rebuild", "writable_index"])
+def test_search_leaves_no_index_of_a_page_that_retention_removes_meanwhile(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """T4: no trim would find it below the head. The search itself finds the message."""
+    only_by_hand(monkeypatch)
+    with disk.open(retention=KEEP_TWO) as queue, queue.consumer() as consumer:
+        fill(queue, 5)
+        disk.index(2).unlink()
+        real = getattr(page, step)
+
+        def late(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - of both
+            if not queue.head_sequence:
+                assert queue.trim().pages == 3
+            return real(*args, **options)
+
+        monkeypatch.setattr(page, step, late)
+        consumer.seek(sequence=4)
+        assert consumer.receive(0).sequence == 4
+        assert queue.head_sequence == 9
+        assert [path.name[6:16] for path in sorted(disk.directory.glob("*.idx"))] == [
+            "0000000004",
+            "0000000005",
+        ]

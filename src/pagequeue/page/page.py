@@ -622,7 +622,7 @@ class Page:
         if repair:
             log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
             try:
-                region = index_to_rebuild(self._folder, self._prefix, self._meta, self.number)
+                region = self._index_file()
             except (errors.RetryError, errors.AccessDenied) as error:
                 log.warning("%s", error)  # reading continues without: it is only a hint (I6)
         if region is None:
@@ -631,6 +631,19 @@ class Page:
         scan_region(self.region, region, self.header, first, count, use=_core.INDEX_WRITE)
         self._index = region
         return region
+
+    def _index_file(self) -> _core.Region | None:
+        """Map the file of the index to write it; None: retention removed the page meanwhile."""
+        name = os.path.basename(self.path)
+        if not self._folder.exists(name):
+            return None
+        index = index_to_rebuild(self._folder, self._prefix, self._meta, self.number)
+        # Retention removes a page and then its index, and looks for neither again: this one can
+        # have been made after that.
+        if self._folder.exists(name):
+            return index
+        self._folder.remove(fmt.index_name(self._prefix, self.number))
+        return None
 
 
 def writable_index(
