@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pagequeue import InvalidOption, InvalidType, Queue
+from pagequeue import InvalidOption, InvalidType, Queue, QueueNotFound, verify_queue
 from pagequeue.util import arguments
 
 if TYPE_CHECKING:
@@ -40,3 +40,17 @@ def test_numbers_of_all_classes_are_taken() -> None:
         assert arguments.number("span", value) == 1.0
     with pytest.raises(InvalidOption, match="span is"):
         arguments.number("span", Fraction(10**400))
+
+
+def test_relative_path_in_a_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As any directory that is not there, and not as an error of the system's."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    for call in (Queue, verify_queue):
+        with pytest.raises(QueueNotFound, match="'q', and the current directory was removed"):
+            call("q")
+    Queue(tmp_path / "q", page_bytes=4096).close()

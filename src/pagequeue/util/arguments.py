@@ -12,7 +12,7 @@ import os
 from numbers import Real
 from typing import TYPE_CHECKING, Final
 
-from pagequeue.errors import InvalidOption, InvalidType
+from pagequeue.errors import InvalidOption, InvalidType, QueueNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -155,6 +155,7 @@ def absolute_path(name: str, value: object) -> str:
         InvalidType: it is not one of these.
         InvalidOption: it is empty, or the system has no such name: it has a NUL, or characters
             that cannot be encoded.
+        QueueNotFound: it is relative, and the current directory was removed.
     """
     try:
         path = os.fsdecode(value)  # type: ignore[arg-type]
@@ -168,7 +169,13 @@ def absolute_path(name: str, value: object) -> str:
         encoded = b"\0"
     if b"\0" in encoded:
         raise value_error(name, path, "give a path without NUL and lone surrogates")
-    return os.path.abspath(path)
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        raise QueueNotFound(
+            f"{name} is {shown(path)}, and the current directory was removed",
+            path=path, remedy="give an absolute path, or change to a directory that exists",
+        ) from None  # fmt: skip
 
 
 def choice(name: str, value: object, known: Collection[str], *, path: str | None = None) -> None:
