@@ -303,7 +303,7 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
         with pytest.raises(QueueFull):
             calls[way]()
         assert 0.5 <= time.monotonic() - began < SOON
-        assert lost[0] > 2
+        assert lost[0] > 0  # a call that begins again with each loses 100
         assert queue.tail_sequence == 12 + 3 * lost[0]
 
 
