@@ -644,26 +644,36 @@ def test_cursor_of_a_newer_version_keeps_all_pages(tmp_path: Path) -> None:
             lap(queue, consumer)
 
 
-def test_reader_without_a_descriptor_left_closes_the_files_that_it_keeps(reading: Queue) -> None:
-    """They are kept to be quick: reading comes first."""
+@pytest.mark.parametrize("way", ["read", "seek"])
+def test_reader_without_a_descriptor_left_closes_the_files_that_it_keeps(
+    reading: Queue, way: str
+) -> None:
+    """They are kept to be quick: reading comes first, and so do the indexes that a seek maps."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     consumer, maps = reading.consumer(), reading._store._ring_maps
     assert maps is not None
-    others = []
-    try:
+    others, head = [], consumer.sequence
+    message = consumer.receive(0)
+    while len(maps._maps) < (2 if way == "read" else 4):
         message = consumer.receive(0)
-        while len(maps._maps) < 2:
-            message = consumer.receive(0)
+    try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
         with contextlib.suppress(OSError):
             while True:
                 others.append(os.open(os.devnull, os.O_RDONLY))
-        sequence = message.sequence
-        while (found := consumer.poll()) is not None:
-            sequence += 1
-            assert (found.sequence, found.payload) == (sequence, body(sequence))
+        if way == "read":
+            found = consumer.receive_many(1000).payloads
+            while (rest := consumer.poll()) is not None:
+                found.append(rest.payload)
+            wanted = range(message.sequence + 1, reading.tail_sequence)
+        else:
+            wanted = range(head, message.sequence)
+            found = []
+            for sequence in wanted:
+                consumer.seek(sequence=sequence)
+                found.append(consumer.receive(0).payload)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in others:
             os.close(fd)
-    assert sequence == reading.tail_sequence - 1
+    assert found == [body(sequence) for sequence in wanted]

@@ -318,10 +318,13 @@ class Store:
             try:
                 return open_page(self.folder, self.prefix, self.meta, number, self._pool)
             except errors.SystemLimit:
-                # No more maps, address space or descriptors: what is only kept goes first.
-                had = self._ring_maps is not None and self._ring_maps.clear()
-                if not self.pages.shrink() and not had:
+                if not self._shrink():
                     raise
+
+    def _shrink(self) -> bool:
+        """Drop what is only kept, because maps, memory or descriptors are short; False: nothing."""
+        had_maps = self._ring_maps is not None and self._ring_maps.clear()
+        return self.pages.shrink() or had_maps
 
     def forget(self, number: int) -> None:
         """Drop a page whose file was replaced; readers of the old file keep its map."""
@@ -497,7 +500,7 @@ class Store:
             if not self.pages.is_replaced(page):
                 raise
         except errors.SystemLimit:
-            if not self.pages.shrink():
+            if not self._shrink():
                 raise
         page = self.page_again(number)
         return page, search(page)
