@@ -644,6 +644,34 @@ def test_cursor_of_a_newer_version_keeps_all_pages(tmp_path: Path) -> None:
             lap(queue, consumer)
 
 
+def open_pages(directory: Path) -> list[str]:
+    """Return the files of pages that this process has open, without those that only maps hold."""
+    targets = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # that of the listing
+            targets.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [target for target in targets if str(directory) in target and ".page" in target]
+
+
+def test_child_of_a_fork_keeps_no_page_of_its_parent(tmp_path: Path) -> None:
+    """Neither those to be used again nor those to be read again, but for the active page."""
+    with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
+        consumer = queue.consumer("reader")
+        lap(queue, consumer)
+        assert len(maps_of_pages(tmp_path)) >= len(open_pages(tmp_path)) == 2 * RING // PAGE
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            code = 2
+            try:
+                code = max(len(open_pages(tmp_path)), len(maps_of_pages(tmp_path)))
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) <= 2
+        producer.send(body(queue.tail_sequence))
+        lap(queue, consumer)
+        assert queue.verify().ok
+
+
 @pytest.mark.parametrize("way", ["read", "seek"])
 def test_reader_without_a_descriptor_left_closes_the_files_that_it_keeps(
     reading: Queue, way: str

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -91,6 +93,7 @@ class Roller:
         self.renew_next: Callable[[int], WritablePage | None] | None = None
         self.full_timeout: float | None = None
         self._guard = threading.RLock()  # a finalizer may come back in
+        _rollers.add(self)
 
     def page(self, number: int) -> WritablePage:
         """Return the active page."""
@@ -387,3 +390,18 @@ class Roller:
         with self._guard:
             self._pages.clear()
             self._left.clear()
+
+    def leave_to_parent(self) -> None:
+        """Drop the maps that a fork copied: they would keep the blocks of removed files."""
+        self._pages, self._left = {}, {}
+
+
+_rollers: weakref.WeakSet[Roller] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for roller in list(_rollers):
+        roller.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
