@@ -8,8 +8,9 @@ import signal
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from cursors import cursor_of, fill
 from plugin import START, Disk
@@ -34,9 +35,12 @@ from pagequeue import (
     InvalidOption,
     Queue,
     ReadOnlyQueue,
+    Retention,
     SequenceOutOfRange,
     UsageError,
 )
+from pagequeue import format as fmt
+from pagequeue.store import published
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,6 +69,51 @@ def test_consumer_resumes_after_what_a_dead_producer_did_not_count(
         with queue.consumer("billing") as consumer:
             assert (consumer.acknowledged, consumer.sequence, consumer.lag) == (11, 11, 0)
             assert consumer.poll() is None
+
+
+def test_consumer_resumes_after_more_than_one_batch_that_was_not_counted(tmp_path: Path) -> None:
+    """I3: a page holds more messages than a batch may have."""
+    count = fmt.READ_COUNT_MAX + 10
+    with Queue(tmp_path) as queue, queue.producer() as producer:
+        producer.send(b"first")
+        before = queue._store.tail
+        producer.send_many(np.zeros(count, "V1"))
+        with queue.consumer("billing") as consumer:
+            while consumer.lag:
+                consumer.receive_many(fmt.READ_COUNT_MAX, 0)
+            consumer.ack()
+        queue._store.write_meta.tail = before
+        with queue.consumer("billing") as consumer:
+            assert (consumer.acknowledged, consumer.sequence) == (count + 1, count + 1)
+
+
+def test_consumer_keeps_its_place_while_the_page_is_removed_that_is_looked_at(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3, I11: the tail was loaded before another producer advanced it, and retention came."""
+    retention = Retention(drop_acknowledged=True)
+    with disk.open(retention=retention) as queue, queue.producer() as producer:
+        fill(queue, 2)
+        before = queue._store.tail
+        producer.send_many([b"c"] * 9)
+        with queue.consumer("billing") as consumer:
+            consumer.receive_many(100, 0)
+            consumer.ack()
+        queue._store.write_meta.tail = before
+        real, passed = published.map_with_header, []
+
+        def late(*args: Any) -> Any:  # noqa: ANN401 - of `map_with_header`
+            if not passed:
+                passed.append(True)
+                queue.rotate()
+                queue.trim()
+            return real(*args)
+
+        monkeypatch.setattr(published, "map_with_header", late)
+        with queue.consumer("billing", on_expired="skip") as consumer:
+            assert consumer.acknowledged == 11
+        assert passed
+        assert queue.head_sequence > 2
 
 
 def test_consumer_resumes_after_its_last_ack(disk: Disk) -> None:

@@ -78,7 +78,9 @@ class NamedConsumer(Consumer):
         except errors.Expired:
             self._enter_before_head(sequence)
         # Past what a producer published that died before it advanced the tail (I3).
-        while tail <= self.sequence < sequence and self._batch(sequence - self.sequence, 0.0):
+        while tail <= self.sequence < sequence and self._batch(
+            min(sequence - self.sequence, fmt.READ_COUNT_MAX), 0.0
+        ):
             pass
 
     @property

@@ -281,7 +281,11 @@ class Store:
     @property
     def published_end(self) -> int:
         """The sequence after the last message that readers find; the tail can be before it (I3)."""
-        return published_end(self.folder, self.prefix, self.meta, self.tail)
+        while True:
+            tail = self.tail
+            end = published_end(self.folder, self.prefix, self.meta, tail)
+            if self.tail.page_number == tail.page_number:
+                return end  # else retention may have removed that page before it was read
 
     def page(self, number: int) -> Page:
         """Return a page of the queue, mapped for reading.
