@@ -27,11 +27,14 @@ from pagequeue import (
     UsageError,
 )
 from pagequeue.meta.ledger import publishing_name, write_record
+from pagequeue.queue import flows
 from pagequeue.store.pending_commit import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pagequeue.store.store import Store
 
 SMALL = 4096
 SETTINGS = settings(max_examples=40)
@@ -310,6 +313,40 @@ def test_upstream_continues_after_what_a_dead_feeder_did_not_count(
         with queue.persist(source, "down") as flow:
             assert numbers(flow) == list(range(10))
         assert lasts == [8]
+
+
+def test_upstream_continues_though_what_was_not_counted_is_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3: another producer advances the tail, and all is acknowledged."""
+    retention = Retention(drop_acknowledged=True)
+    with Queue(tmp_path / "q", page_bytes=SMALL, retention=retention) as queue:
+        with queue.producer() as producer:
+            producer.send(b"0")
+            before = queue._store.tail
+            producer.send_many([b"1", b"2"])
+        with queue.consumer("down") as consumer:
+            consumer.receive_many(timeout=0)
+            consumer.ack()
+        queue._store.write_meta.tail = before
+        real, removed = flows._last_published, []
+
+        def late(store: Store, sequence: int) -> Message:
+            queue.rotate()
+            removed.append(queue.trim().pages)
+            return real(store, sequence)
+
+        monkeypatch.setattr(flows, "_last_published", late)
+        lasts = []
+
+        def source(last: Message | None) -> list[bytes]:
+            assert last is not None
+            lasts.append(last.payload)
+            return [b"3"]
+
+        with queue.persist(source, "down") as flow:
+            assert numbers(flow) == [3]
+        assert (lasts, removed) == ([b"2"], [1])
 
 
 class Lives:

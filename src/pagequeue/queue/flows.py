@@ -87,7 +87,10 @@ def _last_stored(queue: OpenQueue, consumer: NamedConsumer) -> Message | None:
     while True:
         tail = store.tail.sequence
         if store.published_end > tail:  # its producer died before it advanced the tail (I3)
-            return _last_published(store, tail)
+            try:
+                return _last_published(store, tail)
+            except errors.Expired:
+                continue  # another one did, and retention came
         if store.read_meta.head_sequence < tail:
             message = next(iter(last(queue, 1)), None)
             if message is not None:
