@@ -620,7 +620,6 @@ class Page:
         """Rebuild the index of the first `count` frames; with `repair`, in its file."""
         region = None
         if repair:
-            log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
             try:
                 region = self._index_file()
             except (errors.RetryError, errors.AccessDenied) as error:
@@ -637,6 +636,7 @@ class Page:
         name = os.path.basename(self.path)
         if not self._folder.exists(name):
             return None
+        log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
         index = index_to_rebuild(self._folder, self._prefix, self._meta, self.number)
         # Retention removes a page and then its index, and looks for neither again: this one can
         # have been made after that.
