@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import Queue
@@ -11,6 +12,7 @@ from stress.bench_consumers.case import Figure
 from stress.bench_spark import shared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -33,9 +35,10 @@ def writes(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
     frame = rows(count, payload_bytes)
     few = rows(max(1000, count // NAIVE_SHARE), payload_bytes)
 
-    def ours() -> None:
+    def ours(sink: str) -> None:
         shutil.rmtree(base / "queue", ignore_errors=True)
-        frame.write.format("pagequeue").mode("append").save(str(base / "queue"))
+        writer = frame.write.format("pagequeue").mode("append").option("sink", sink)
+        writer.save(str(base / "queue"))
 
     def parquet() -> None:
         frame.write.mode("overwrite").option("compression", "none").parquet(str(base / "parquet"))
@@ -46,7 +49,12 @@ def writes(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
     def nowhere() -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    ways = {"ours": ours, "Parquet": parquet, "making the rows": nowhere}
+    ways: dict[str, Callable[[], None]] = {
+        "ours": partial(ours, "native"),
+        "ours, by Python's tasks": partial(ours, "python"),
+        "Parquet": parquet,
+        "making the rows": nowhere,
+    }
     took = shared.seconds(ways, quick=quick)
     Queue(base / "naive").close()
     slow = seconds_of(naive) * count / few.count()
