@@ -23,8 +23,7 @@ def _no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     CPython's own threads do it too; what they would print is left out.
     """
-    monkeypatch.setattr(DaemonThread, "_bootstrap", lambda _: None)
-    monkeypatch.setattr(daemon_thread, "START_SECONDS", 0.05)
+    monkeypatch.setattr(threading.Thread, "_bootstrap", lambda _: None)
 
 
 def test_thread_runs_and_ends() -> None:
@@ -40,9 +39,35 @@ def test_thread_runs_and_ends() -> None:
 
 @pytest.mark.usefixtures("_no_memory")
 def test_start_without_memory_is_refused() -> None:
-    """`threading.Thread.start` would wait for ever."""
+    """`threading.Thread.start` would wait for ever; this sees that the thread is gone."""
+    began = time.monotonic()
     with pytest.raises(RuntimeError, match="memory is short"):
         DaemonThread(bool, "never").start()
+    assert time.monotonic() - began < daemon_thread.START_SECONDS / 2
+
+
+def test_start_ends_where_what_the_thread_calls_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook for exceptions can keep it: then only time tells."""
+    kept = []
+    monkeypatch.setattr(threading.Thread, "_bootstrap", lambda thread: kept.append(thread.boot()))
+    monkeypatch.setattr(daemon_thread, "START_SECONDS", 0.1)
+    with pytest.raises(RuntimeError, match="memory is short"):
+        DaemonThread(bool, "never").start()
+    assert kept[0] is not None
+
+
+def test_slow_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not run yet has not ended."""
+    bootstrap = threading.Thread._bootstrap  # type: ignore[attr-defined]
+
+    def late(thread: threading.Thread) -> None:
+        time.sleep(0.3)
+        bootstrap(thread)
+
+    monkeypatch.setattr(threading.Thread, "_bootstrap", late)
+    ran = threading.Event()
+    DaemonThread(ran.set, "late").start()
+    assert ran.wait(60)
 
 
 @pytest.mark.usefixtures("_no_memory")
@@ -71,8 +96,7 @@ def test_queue_that_was_refused_a_thread_opens_again(
 ) -> None:
     """The first opening left no lock and no map."""
     with monkeypatch.context() as short:
-        short.setattr(DaemonThread, "_bootstrap", lambda _: None)
-        short.setattr(daemon_thread, "START_SECONDS", 0.05)
+        short.setattr(threading.Thread, "_bootstrap", lambda _: None)
         with pytest.raises(errors.SystemLimit):
             Queue(tmp_path / "q", sync=timedelta(seconds=1))
     with Queue(tmp_path / "q", sync=timedelta(seconds=1)) as queue, queue.producer() as producer:

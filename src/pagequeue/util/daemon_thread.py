@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import types
+import weakref
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LOOK_SECONDS: Final = 0.02
 START_SECONDS: Final = 10.0
 
 
@@ -24,7 +27,16 @@ class DaemonThread(threading.Thread):
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
-        self._started: threading.Event = _Started()  # `start` waits for this attribute
+        # What `start` waits for, and what the new thread calls: attributes of CPython's own class.
+        self._started: threading.Event = _Started(self)
+        self.boot: Callable[[], object] = bool
+
+    @property
+    def _bootstrap(self) -> types.MethodType:
+        """What the system's thread calls; only that thread refers to it, as long as it lives."""
+        method = types.MethodType(vars(threading.Thread)["_bootstrap"], self)
+        self.boot = weakref.ref(method)
+        return method
 
     def start(self) -> None:
         """Start the thread.
@@ -33,11 +45,24 @@ class DaemonThread(threading.Thread):
             RuntimeError: the system gives no thread or no memory for one, or the interpreter is
                 shutting down.
         """
-        super().start()
+        try:
+            super().start()
+        except MemoryError as error:
+            raise RuntimeError("no memory for a new thread") from error
 
 
 class _Started(threading.Event):
+    def __init__(self, thread: DaemonThread) -> None:
+        super().__init__()
+        self._thread = weakref.ref(thread)
+
     def wait(self, timeout: float | None = None) -> bool:
-        if timeout is None and not super().wait(START_SECONDS):
-            raise RuntimeError("the new thread does not run: memory is short")
-        return super().wait(timeout)
+        if timeout is not None:
+            return super().wait(timeout)
+        for _ in range(int(START_SECONDS / LOOK_SECONDS)):
+            if super().wait(LOOK_SECONDS):
+                return True
+            thread = self._thread()
+            if thread is not None and thread.boot() is None and not self.is_set():
+                break
+        raise RuntimeError("the new thread does not run: memory is short")
