@@ -42,6 +42,7 @@ from pagequeue import (
 )
 from pagequeue.cli import main
 from pagequeue.journal import Journal, Machine
+from pagequeue.journal.compaction import CompactionReport, Compactor
 from pagequeue.multiprocessing import Queue as ObjectQueue
 from pagequeue.tasks import TaskStore
 
@@ -869,3 +870,29 @@ def test_threads_wait_for_a_compaction_however_long(
             journal.update(lambda _: ["ann", 1])
         go_on.set()
         thread.join()
+
+
+def test_compaction_that_another_one_has_passed_writes_no_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log begins after its state: killed in the middle, it would leave a useless snapshot."""
+    with (
+        Journal(tmp_path / "j", Log(), page_bytes=PAGE, snapshots=1) as journal,
+        another_handle(journal, snapshots=1) as other,
+    ):
+        for number in range(40):
+            journal.update(lambda _, number=number: f"{number}" + "." * 3000)  # type: ignore[misc]
+        run = Compactor.run
+
+        def late(compactor: Compactor, sequence: int, state: object) -> CompactionReport:
+            if compactor is journal._compactor:
+                for number in range(40):
+                    other.update(lambda _, number=number: f"{number}" + "." * 3000)  # type: ignore[misc]
+                assert other.compact().pages
+            return run(compactor, sequence, state)
+
+        monkeypatch.setattr(Compactor, "run", late)
+        assert journal.compact().sequence is None
+        assert journal._snapshots.sequences() == [80]
+        assert journal.queue.head_sequence > 40
+        assert journal.verify().ok

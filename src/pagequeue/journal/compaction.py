@@ -36,8 +36,8 @@ class CompactionReport:
     """The result of `Journal.compact`.
 
     Attributes:
-        sequence: of the newest snapshot; None: another process was compacting, and this call had
-            no effect.
+        sequence: of the newest snapshot; None: another process was compacting, or has replaced
+            more entries than this one had applied, and this call had no effect.
         snapshot_bytes: of the snapshot that was written; 0: there was one of this sequence.
         pages: removed from the log.
         entries: in them.
@@ -92,6 +92,10 @@ class Compactor:
         except errors.ConsumerInUse:
             return CompactionReport(None)
         with pin:
+            if (
+                sequence < self._queue.head_sequence
+            ):  # another compactor was faster, and got further
+                return CompactionReport(None)
             self._snapshots.sweep()
             written = self._commit(sequence, state)
             kept = self._kept()
