@@ -361,6 +361,16 @@ def test_limits_aggregates_and_columns_are_pushed_down(spark: SparkSession, fill
     assert jvm.count() == COUNT
 
 
+@pytest.mark.parametrize("options", [{"check": "used"}, {"columns": ["sequence"]}])
+def test_an_aggregate_of_no_column_is_one_row(
+    spark: SparkSession, filled: Path, options: dict[str, Any]
+) -> None:
+    """There is nothing to push down: the values are Spark's own, and there is no group."""
+    jvm = pages.read(spark, filled, reader="native", **options)
+    assert jvm.agg(f.lit(7)).collect() == [(7,)]
+    assert jvm.where("sequence < 0").agg(f.lit(7)).count() == 1
+
+
 ORDERS: dict[str, str | None] = {
     "sequence": "first",
     "-sequence": "last",

@@ -125,6 +125,9 @@ final class Builder implements SupportsPushDownV2Filters, SupportsPushDownRequir
             return null;
         }
         AggregateFunc[] all = aggregation.aggregateExpressions();
+        if (all.length == 0) {
+            return null; // one row of what Spark knows itself
+        }
         String[] words = new String[all.length];
         for (int i = 0; i < all.length; i++) {
             words[i] = word(all[i]);
