@@ -743,6 +743,30 @@ def test_what_retention_took_is_expired(spark: SparkSession, tmp_path: Path) -> 
     assert len(jvm.where(f"sequence >= {head}").select("payload").collect()) == COUNT - head
 
 
+@pytest.mark.parametrize("check", ["columns", "used"])
+def test_a_filter_by_time_tells_what_retention_took(
+    spark: SparkSession, tmp_path: Path, check: str
+) -> None:
+    """Where the times of a frame's removed messages decide, their absence is an error."""
+    path = fill(tmp_path / "q")
+    table = plain(path)
+    jvm = pages.read(spark, path, reader="native", check=check)
+    assert jvm.count() == COUNT
+    with Queue(path, retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue.head_sequence
+    floor = table[head - 1][1]
+    for text in (f"= {START}", f"< {START + STEP}", f">= {table[30][1]}", f">= {floor}"):
+        found = verdict(jvm.where(f"timestamp_ns {text}").count)
+        assert found is not None
+        assert (found.kind, found.attributes["head_sequence"]) == ("Expired", head)
+    for time in (floor + 1, table[head + 5][1]):
+        left = [row[0] for row in table[head:] if row[1] >= time]
+        later = jvm.where(f"timestamp_ns >= {time}")
+        assert later.count() == len(left)
+        assert [row.sequence for row in later.select("sequence").collect()] == left
+
+
 # --- the reader itself ----------------------------------------------------------------------------
 
 

@@ -169,7 +169,7 @@ class _Plan:
         left = self._wanted.limit if self._wanted.limit >= 0 else intervals.END
         found = []
         for queue, first, end in retained:
-            seek = partial(self._seek, queue)
+            seek = partial(self._seek, queue, first)
             wanted = ranges(self._wanted.conditions, queue.name, first, end, seek)
             if self._wanted.limited == "last":
                 wanted = intervals.last(wanted, left)
@@ -184,8 +184,19 @@ class _Plan:
                     raise expired_since(store, wanted[0][0])
         return found
 
-    def _seek(self, found: Found, time_ns: int) -> int:
-        return self._parts.store(found).seek_since(time_ns).sequence
+    def _seek(self, found: Found, first: int, time_ns: int) -> int:
+        """Return the first sequence that is not older.
+
+        Raises:
+            Expired: it can be among the messages from `first` on that retention removed.
+        """
+        store = self._parts.store(found)
+        sequence = store.seek_since(time_ns).sequence
+        if first < (head := store.read_meta.head_sequence) and sequence <= head:
+            page = store.while_retained(lambda: store.page(store.read_meta.head_page))
+            if time_ns <= page.header.floor_timestamp:
+                raise expired_since(store, first)
+        return sequence
 
     # --- aggregates -------------------------------------------------------------------------------
 
