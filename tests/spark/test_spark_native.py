@@ -767,6 +767,26 @@ def test_a_filter_by_time_tells_what_retention_took(
         assert [row.sequence for row in later.select("sequence").collect()] == left
 
 
+@pytest.mark.parametrize("file", ["zeros", "a later page"])
+def test_a_file_that_is_used_again_is_expired(
+    spark: SparkSession, tmp_path: Path, file: str
+) -> None:
+    """A task opened a page that was removed then, and its file became another one's."""
+    path = fill(tmp_path / "q")
+    physical = pages.read(spark, path, reader="native").select("payload")._jdf.queryExecution()
+    physical.executedPlan().execute().getNumPartitions()  # planned before retention takes pages
+    with Queue(path, retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue.head_sequence
+    assert not page_path(path, 1).exists()
+    with Queue(path, read_only=True) as queue:
+        page = page_path(path, queue._store.read_meta.head_page)
+    page_path(path, 1).write_bytes(bytes(PAGE_BYTES) if file == "zeros" else page.read_bytes())
+    found = verdict(lambda: physical.executedPlan().execute().count())
+    assert found is not None
+    assert (found.kind, found.attributes["head_sequence"]) == ("Expired", head)
+
+
 # --- the reader itself ----------------------------------------------------------------------------
 
 

@@ -57,6 +57,8 @@ final class PageFile {
             }
             header(head, got);
             done = true;
+        } catch (Problem error) {
+            throw Gone.or(place, number, sequence, error);
         } finally {
             if (!done) {
                 Place.close(channel);
