@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import tempfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -934,6 +935,50 @@ def test_the_jar_is_kept_where_nobody_else_can_write(
     assert not building.jar(spark).startswith(str(tmp_path / "pagequeue"))
     monkeypatch.setattr(building, "sources", lambda: {"A.java": "other"})
     assert os.path.basename(building.jar(spark)) != os.path.basename(path)
+
+
+def test_the_jar_is_not_kept_where_it_would_be_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a home not below the working directory; not as another user in somebody's cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for an unknown user
+    assert os.path.isabs(building._cache())
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert os.path.isabs(building._cache())
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "theirs").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
+    user = os.geteuid()
+    if user == 0:
+        os.chown(tmp_path / "theirs", 1, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert os.path.isabs(building._cache())
+    assert list((tmp_path / "theirs").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a b", "a%20b", "a#b"])
+def test_a_cache_whose_path_spark_does_not_take_is_used(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Spark makes URIs of paths, and loses some of them: it gets a copy of the jar."""
+    (tmp_path / name).mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    package = f"kept{len(name)}"
+    text = f"package {package}; public final class A {{ public static int one() {{ return 1; }} }}"
+    monkeypatch.setattr(building, "sources", lambda: {f"{package}/A.java": text})
+    path = building.jar(spark)
+    (kept,) = (tmp_path / name / "pagequeue").iterdir()
+    assert Path(path).read_bytes() == kept.read_bytes()
+    native.prepare(spark)
+    spark._jsparkSession.sessionState().resourceLoader().addJar(path)
+    assert getattr(spark._jvm, package).A.one() == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path / name))
+        with pytest.raises(building.NotCompiled, match="set TMPDIR"):
+            building.jar(spark)
 
 
 def _walked(page: bytes, queue_id: bytes, first: int) -> str:

@@ -10,6 +10,7 @@ import atexit
 import hashlib
 import io
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -24,6 +25,8 @@ PACKAGE: Final = "pagequeue"
 """Of the Java classes."""
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
+PLAIN: Final = re.compile(r"[\w/.~+=@-]+")
+"""A path that Spark finds again after it made a URI of it; spaces, for one, are lost."""
 
 
 class NotCompiled(Exception):
@@ -78,11 +81,13 @@ def jar_bytes(classes: Mapping[str, bytes]) -> bytes:
 def jar(spark: Any) -> str:  # noqa: ANN401 - pyspark is partly typed
     """Return the path of the jar, built if the cache does not have it.
 
+    If Spark does not take the path of the cache, it is that of a copy.
+
     Raises:
         NotCompiled: the session has no compiler, or none that takes the sources.
     """
     try:
-        return _jar(spark)
+        return _plain(_jar(spark))
     except Exception as error:
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         raise NotCompiled(f"its classes cannot be compiled in this session ({why})") from error
@@ -107,18 +112,36 @@ def _jar(spark: Any) -> str:  # noqa: ANN401 - the same
     return path
 
 
+def _plain(path: str) -> str:
+    """Return a path with the same bytes that Spark takes."""
+    if PLAIN.fullmatch(os.path.realpath(path)):
+        return path
+    copy = os.path.join(_temporary(), os.path.basename(path))
+    if not PLAIN.fullmatch(os.path.realpath(copy)):
+        raise NotCompiled(f"Spark does not take the path {copy}: set TMPDIR")
+    shutil.copyfile(path, copy)
+    return copy
+
+
 def _cache() -> str:
     """Return a directory that only this user can write to: of the cache, or a temporary one."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
     path = os.path.join(base, "pagequeue")
+    if not os.path.isabs(path):
+        return _temporary()  # this user has no home
     try:
+        os.makedirs(base, exist_ok=True)
+        above = os.stat(base)
+        if above.st_uid not in {0, os.geteuid()}:
+            return _temporary()
         os.makedirs(path, mode=0o700, exist_ok=True)
         status = os.stat(path, follow_symlinks=False)
-        above = os.stat(base)
     except OSError:
         return _temporary()
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-    is_closed = not status.st_mode & OTHERS_WRITE and above.st_uid in {0, os.geteuid()}
+    is_closed = not status.st_mode & OTHERS_WRITE
     may_replace = above.st_mode & OTHERS_WRITE and not above.st_mode & stat.S_ISVTX
     if is_own and is_closed and not may_replace and os.access(path, os.W_OK | os.X_OK):
         return path
