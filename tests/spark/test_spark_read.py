@@ -357,6 +357,20 @@ def test_pushdown_is_still_wrong_in_this_pyspark(spark: SparkSession) -> None:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+def test_a_session_that_runs_keeps_its_settings(spark: SparkSession) -> None:
+    """But for those that are given: the time zone of an application stays."""
+    zone, rows = "spark.sql.session.timeZone", "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = [(name, spark.conf.get(name)) for name in (zone, rows)]
+    spark.conf.set(zone, "Europe/Berlin")
+    try:
+        assert pages.session(settings={rows: "1000"}).sparkContext is spark.sparkContext
+        assert spark.conf.get(zone) == "Europe/Berlin"
+        assert spark.conf.get(rows) == "1000"
+    finally:
+        for name, value in before:
+            spark.conf.set(name, value)
+
+
 def test_the_source_is_found_without_registration(spark: SparkSession, filled: Path) -> None:
     """PySpark finds `pyspark_pagequeue` automatically."""
     import pyspark_pagequeue  # noqa: PLC0415 - checked here only

@@ -38,13 +38,15 @@ SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Defaults; settings of the caller take precedence."""
+"""Defaults of a new session; settings of the caller take precedence."""
 
 
 def session(
     name: str = "pagequeue", *, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Return a Spark session that knows `format("pagequeue")`; the one that runs, if one does.
+
+    One that runs keeps its settings, but for those that are given.
 
     Args:
         name: of the application.
@@ -55,12 +57,14 @@ def session(
         WrongJava: Java is missing, too old or trimmed; the remedy names what to install.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if SparkSession.getActiveSession() is None and not os.environ.get("PYSPARK_GATEWAY_PORT"):
+    running = SparkSession._instantiatedSession  # noqa: SLF001 - `getActiveSession` is a thread's
+    is_new = running is None or running.sparkContext._jsc is None  # noqa: SLF001 - it was stopped
+    if is_new and not os.environ.get("PYSPARK_GATEWAY_PORT"):
         os.environ["JAVA_HOME"] = find_java().home
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    for key, value in {**(SETTINGS if is_new else {}), **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
