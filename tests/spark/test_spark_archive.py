@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 
 from pagequeue import Queue, Retention, errors
@@ -17,10 +18,10 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import duckdb
-from archives import PAGE_BYTES, numbered, rows, send, stage, wanted
+from archives import MINUTE_NS, PAGE_BYTES, START, numbered, rows, send, stage, wanted
 
 from pagequeue.cli import main
-from pagequeue.spark.pipeline import archive, compaction, table_layout
+from pagequeue.spark.pipeline import archive, compaction, profile, table_layout
 from pagequeue.spark.pipeline.compaction import Compactor, groups_of, merge
 from pagequeue.spark.pipeline.directories import exchange, lock_on
 from pagequeue.spark.pipeline.publish import Publisher
@@ -372,6 +373,32 @@ def test_queues_are_archived_each_message_once(
     hours = {hour.directory for hour in table_layout.hours(str(table))}
     assert f"queue={quote(str(one), safe='')}/date=2023-11-14/hour=22" in hours
     assert len(hours) == 6
+
+
+OWN = np.dtype([("sequence", "<i8"), ("timestamp_ns", "<i8")])
+"""Fields that are called and typed like columns of ours."""
+
+
+@pytest.mark.parametrize("reader", [pytest.param("python", marks=pytest.mark.slow), "auto"])
+@pytest.mark.spark
+def test_fields_that_are_called_like_our_columns_are_not_taken_for_them(
+    spark: SparkSession, tmp_path: Path, reader: str
+) -> None:
+    """Neither in the archive nor in figures; queues of which only some have them are refused."""
+    records = np.array([(7 * n, n) for n in range(5)], OWN)
+    with Queue(tmp_path / "q1", dtype=OWN) as queue, queue.producer() as producer:
+        for number, record in enumerate(records):
+            producer.send(record, timestamp=START + number * MINUTE_NS)
+    assert archive(spark, tmp_path / "q1", tmp_path / "table", reader=reader).messages == 5
+    assert rows(tmp_path / "table") == [
+        (str(tmp_path / "q1"), n, START + n * MINUTE_NS, records[n].tobytes()) for n in range(5)
+    ]
+    (one,) = profile(spark, tmp_path / "q1", reader=reader).queues
+    assert (one.first_sequence, one.last_sequence, one.missing) == (0, 4, 0)
+    assert (one.first_timestamp, one.last_timestamp) == (START, START + 4 * MINUTE_NS)
+    send(tmp_path / "q2", 0, 5)
+    with pytest.raises(errors.DtypeMismatch, match=r"queue_sequence.*in others: read the queues"):
+        archive(spark, tmp_path / "q*", tmp_path / "other", reader=reader)
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from pagequeue.columns.arrow import payload_array
 from pagequeue.spark.record_columns import column, typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -119,6 +119,24 @@ def own_name(name: str, dtype: Dtype) -> str:
     while name.casefold() in {field.casefold() for field in fields}:  # as Spark compares
         name = f"queue_{name}"
     return name
+
+
+def own_names(names: Sequence[str], dtypes: Iterable[Dtype]) -> list[str]:
+    """Return what some of our own columns are called in queues of all these dtypes.
+
+    Raises:
+        DtypeMismatch: in some of them otherwise, because a field has the name.
+    """
+    each = {dtype: [own_name(name, dtype) for name in names] for dtype in dtypes}
+    found = next(iter(each.values()), list(names))
+    for dtype, others in each.items():
+        if others != found:
+            raise errors.DtypeMismatch(
+                f"our columns are called {', '.join(others)} in queues of dtype {dtype}, and "
+                f"{', '.join(found)} in others",
+                dtype=dtype, remedy="read the queues apart",
+            )  # fmt: skip
+    return found
 
 
 def column_of(name: str, dtype: Dtype) -> Column:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as f
 
 from pagequeue import errors
-from pagequeue.spark.columns import schema_of
+from pagequeue.spark.columns import COLUMNS, own_names, schema_of
 from pagequeue.spark.error_text import raise_own
 from pagequeue.spark.options import read_options
 from pagequeue.spark.path_glob import end_of, find, open_each
@@ -24,6 +24,7 @@ from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.compaction import FILE_BYTES, Compactor
 from pagequeue.spark.pipeline.publish import Publisher
 from pagequeue.spark.session import register, stream_of
+from pagequeue.spark.source import dtypes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,7 +112,10 @@ def archive(
             run.progress, run.total = progress, _waiting(publisher, reading)
             progress(0, run.total)
         # Explicit columns: queues of records have others by default.
-        stream = stream_of(spark, reading, schema_of())
+        dtypes = dtypes_of(known)
+        columns = own_names(list(COLUMNS), dtypes)
+        stream = stream_of(spark, reading, schema_of(columns, dtypes[0]), dtypes[0])
+        stream = stream.toDF(*COLUMNS)
         writer = stream.writeStream.foreachBatch(run.write).option("checkpointLocation", place)
         once = every is None
         writer = (

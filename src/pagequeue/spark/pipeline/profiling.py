@@ -8,6 +8,7 @@ files there.
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -18,8 +19,9 @@ from pyspark.sql import functions as f
 from pagequeue import errors
 from pagequeue.profile.counts import Run, bin_width
 from pagequeue.profile.figures import Profile, QueueProfile, joined, summed
+from pagequeue.spark.columns import own_names
 from pagequeue.spark.error_text import raise_own
-from pagequeue.spark.options import read_options
+from pagequeue.spark.options import place_options, read_options
 from pagequeue.spark.path_glob import open_each
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.profile_counts import (
@@ -32,6 +34,7 @@ from pagequeue.spark.pipeline.profile_counts import (
 from pagequeue.spark.pipeline.progress import watched
 from pagequeue.spark.pipeline.replaying import COLUMNS, Bound
 from pagequeue.spark.session import read
+from pagequeue.spark.source import dtypes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +79,11 @@ def profile(
         rows = _within(spark.read.schema(COLUMNS).parquet(paths[0]), since, until)
         lags = _table_lags(paths[0])
     else:
-        rows = read(spark, paths, columns=NEEDED, since=since, until=until, **options)
+        named = {name: str(value) for name, value in options.items()}
+        dtypes = dtypes_of(place_options({**named, "paths": json.dumps(paths)}))
+        columns = own_names(NEEDED, dtypes)
+        rows = read(spark, paths, columns=columns, since=since, until=until, **options)
+        rows = rows.toDF(*NEEDED)
         lags = _queue_lags(paths, options)
     try:
         with watched(spark, progress):
