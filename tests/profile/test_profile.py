@@ -162,6 +162,17 @@ def test_command_finds_queues_below(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["queues"][0]["gaps"]["p50"] == pytest.approx(2 * SECOND, rel=0.2)
 
 
+def test_directories_may_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A queue is shown once, however often it is meant."""
+    filled(tmp_path / "top" / "deep" / "a", [(SECOND, 5)])
+    with Queue(tmp_path / "top" / "b", prefix="other") as queue:
+        queue.producer().send(b"xyz", timestamp=SECOND)
+    for below in ("", "deep", "b"):
+        assert main(["profile", f"{tmp_path}/top", f"{tmp_path}/top/{below}", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["total"]["messages"] == len(found["queues"]) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [

@@ -96,12 +96,13 @@ def _places(directories: tuple[str, ...]) -> dict[str, tuple[str, str]]:
 
     found: dict[str, tuple[str, str]] = {}
     for top in directories:
-        before = len(found)
-        for path, prefixes in walk(top, fail):
-            for prefix in prefixes:
-                name = os.path.abspath(path) + ("" if prefix == "queue" else f"#{prefix}")
-                found[name] = (path, prefix)
-        if len(found) == before and not any(name == os.path.abspath(top) for name in found):
+        here = {
+            os.path.abspath(path) + ("" if prefix == "queue" else f"#{prefix}"): (path, prefix)
+            for path, prefixes in walk(top, fail)
+            for prefix in prefixes
+        }
+        found |= here
+        if not here:
             raise click.ClickException(f"{printable_name(top)}: no queue here or below")
     return found
 
