@@ -9,6 +9,8 @@ import shutil
 import struct
 import subprocess
 import tempfile
+import threading
+import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -761,9 +763,9 @@ def test_a_filter_by_time_tells_what_retention_took(
         found = verdict(jvm.where(f"timestamp_ns {text}").count)
         assert found is not None
         assert (found.kind, found.attributes["head_sequence"]) == ("Expired", head)
-    for time in (floor + 1, table[head + 5][1]):
-        left = [row[0] for row in table[head:] if row[1] >= time]
-        later = jvm.where(f"timestamp_ns >= {time}")
+    for bound in (floor + 1, table[head + 5][1]):
+        left = [row[0] for row in table[head:] if row[1] >= bound]
+        later = jvm.where(f"timestamp_ns >= {bound}")
         assert later.count() == len(left)
         assert [row.sequence for row in later.select("sequence").collect()] == left
 
@@ -912,6 +914,22 @@ def test_a_thread_or_a_session_that_was_not_registered_has_the_python_source(
     frame = by_name()  # as with the classes of a session that was stopped
     assert not is_native(frame)
     assert frame.count() == COUNT
+
+
+def test_queries_leave_no_thread_in_the_driver(spark: SparkSession, filled: Path) -> None:
+    """Spark plans what comes before a shuffle in threads of its own, new ones each time."""
+
+    def counted() -> int:
+        return pages.read(spark, filled, reader="native").groupBy("queue").count().count()
+
+    assert counted() == 1
+    before = threading.active_count()
+    for _ in range(4):
+        assert counted() == 1
+    deadline = time.monotonic() + 60
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.02)  # a thread ends when it sees that its connection is closed
+    assert threading.active_count() <= before
 
 
 def test_the_jar_is_kept_where_nobody_else_can_write(

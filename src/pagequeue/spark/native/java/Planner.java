@@ -23,23 +23,39 @@ public final class Planner {
         client = itsClient;
     }
 
+    /** The connection to Python that py4j has for this thread; null: none, or one for all. */
+    private static ClientServerConnection connection() {
+        return client instanceof Py4JPythonClientPerThread
+            ? ((Py4JPythonClientPerThread) client).getPerThreadConnection() : null;
+    }
+
     /**
-     * Called last by a thread that ends: closes the connection that py4j made for it.
+     * Called last by a thread that asked and stayed: closes the connection that py4j made for it.
      *
-     * Else it is open, with a thread in Python, until a collection of garbage.
+     * Else it is open, with a thread in Python, after this thread has ended.
      */
     static void leave() {
-        if (client instanceof Py4JPythonClientPerThread) {
-            Py4JPythonClientPerThread each = (Py4JPythonClientPerThread) client;
-            ClientServerConnection own = each.getPerThreadConnection();
-            if (own != null && own.isInitiatedFromClient()) {
-                each.setPerThreadConnection(null);
-                own.shutdown();
+        ClientServerConnection own = connection();
+        if (own != null && own.isInitiatedFromClient()) {
+            ((Py4JPythonClientPerThread) client).setPerThreadConnection(null);
+            own.shutdown();
+        }
+    }
+
+    /** Ask once: Spark plans in threads of its own, too, which end without telling. */
+    static String ask(String request) {
+        boolean isNew = connection() == null;
+        try {
+            return askAndStay(request);
+        } finally {
+            if (isNew) {
+                leave();
             }
         }
     }
 
-    static String ask(String request) {
+    /** Ask, and keep this thread's connection for more, until `leave`. */
+    static String askAndStay(String request) {
         Function planner = python;
         if (planner == null) {
             throw Problem.of("InvalidOption", null, "the native reader has no driver in Python "

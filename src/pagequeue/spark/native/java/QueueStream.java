@@ -31,7 +31,7 @@ final class QueueStream implements MicroBatchStream, SupportsTriggerAvailableNow
         String request = "stream\n" + id + "\n" + verb + "\n" + table.given + "\n" + first + "\n"
             + second;
         try {
-            return Planner.ask(request);
+            return Planner.askAndStay(request);
         } catch (Problem error) {
             throw error.ofSpark();
         }
