@@ -272,7 +272,7 @@ def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
     for first in range(0, 120, 5):
         publish(table, first, first + 5)
     looks: list[list[int]] = []
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     def poll() -> None:
         while not over.is_set():
@@ -280,10 +280,12 @@ def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
                 looks.append(numbers(table))
             except FileNotFoundError:
                 continue
+            begun.set()
 
     reader = threading.Thread(target=poll)
     reader.start()
     try:
+        assert begun.wait(60)
         compact(table)
         publish(table, 120, 125)
     finally:
