@@ -10,7 +10,6 @@ import struct
 import subprocess
 import tempfile
 import threading
-import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
@@ -48,6 +47,7 @@ from native_support import (
     planted_jar,
     positions,
     renamed,
+    threads_after,
     use_reader,
     verdict,
 )
@@ -926,10 +926,7 @@ def test_queries_leave_no_thread_in_the_driver(spark: SparkSession, filled: Path
     before = threading.active_count()
     for _ in range(4):
         assert counted() == 1
-    deadline = time.monotonic() + 60
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.02)  # a thread ends when it sees that its connection is closed
-    assert threading.active_count() <= before
+    assert threads_after(before) <= before
 
 
 def test_the_jar_is_kept_where_nobody_else_can_write(

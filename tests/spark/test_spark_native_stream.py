@@ -27,6 +27,7 @@ from native_support import (
     fill,
     plain,
     planted_jar,
+    threads_after,
     use_reader,
     verdict,
 )
@@ -236,11 +237,24 @@ def test_a_query_is_stopped_at_any_time_and_leaves_nothing(
         assert native._planner._streams._running == {}
         seconds += 0.1
         payloads = [payload for *_, payload in plain(target)] if target.exists() else []
-    deadline = time.monotonic() + 60
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.05)  # a thread ends when it sees that its connection is closed
-    assert threading.active_count() <= before
+    assert threads_after(before) <= before
     assert payloads == [payload for *_, payload in plain(path)]
+
+
+def test_a_query_whose_rows_are_shuffled_leaves_no_thread(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark plans each of its micro-batches in another thread than that of the query."""
+    path = fill(tmp_path / "q", 6)
+    run(spark, path, tmp_path / "first", "native", Sink())
+    before = threading.active_count()
+    stream = pages.read_stream(spark, path, reader="native", maxRecordsPerTrigger=1)
+    sizes: list[int] = []
+    count = lambda batch, _: sizes.append(batch.count())  # noqa: E731
+    writer = stream.repartition(2).writeStream.foreachBatch(count)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert sizes == [1] * 6
+    assert threads_after(before) <= before
 
 
 def test_an_unexpected_error_ends_a_query_with_its_traceback(
@@ -441,10 +455,10 @@ PLANTS: dict[str, tuple[str, str, str]] = {
                    "number(words, 4) - 1, words[5]"),
     "streamoffset": ("QueueStream.java", "return new JsonOffset(json);",
                      'return new JsonOffset("{}");'),
-    "streamstart": ("QueueStream.java", 'ask("parts", start.json(), end.json())',
-                    'ask("parts", initialOffset().json(), end.json())'),
-    "streamend": ("QueueStream.java", 'ask("parts", start.json(), end.json())',
-                  'ask("parts", start.json(), reportLatestOffset().json())'),
+    "streamstart": ("QueueStream.java", "ask(PARTITIONS, start.json(), end.json())",
+                    "ask(PARTITIONS, initialOffset().json(), end.json())"),
+    "streamend": ("QueueStream.java", "ask(PARTITIONS, start.json(), end.json())",
+                  "ask(PARTITIONS, start.json(), reportLatestOffset().json())"),
     "streamlimit": ("QueueStream.java", 'ReadAllAvailable ? "all" : "limited"',
                     'ReadAllAvailable ? "all" : "all"'),
     "streamnow": ("QueueStream.java", 'ask("prepare", "", "");', ""),

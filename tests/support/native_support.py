@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import threading
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -61,6 +63,17 @@ def verdict(way: Callable[[], object]) -> Verdict | None:
         told = {name: value for name, value in vars(own).items() if name[0] != "_"}
         return Verdict(type(own).__name__, str(own), told)
     return None
+
+
+def threads_after(before: int) -> int:
+    """Return how many threads there are when they are as few as before, or after a minute.
+
+    One ends when it sees that its connection to the JVM is closed.
+    """
+    deadline = time.monotonic() + 60
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return threading.active_count()
 
 
 def page_path(directory: Path, number: int) -> Path:

@@ -18,6 +18,9 @@ import org.apache.spark.sql.types.StructType;
  * as it calls a function of `foreachBatch`.
  */
 final class QueueStream implements MicroBatchStream, SupportsTriggerAvailableNow {
+    /** All but this is asked by the thread of the query, which calls `stop` last. */
+    private static final String PARTITIONS = "parts";
+
     private final String id = UUID.randomUUID().toString();
     private final QueueTable table;
     private final StructType schema;
@@ -31,7 +34,7 @@ final class QueueStream implements MicroBatchStream, SupportsTriggerAvailableNow
         String request = "stream\n" + id + "\n" + verb + "\n" + table.given + "\n" + first + "\n"
             + second;
         try {
-            return Planner.askAndStay(request);
+            return verb.equals(PARTITIONS) ? Planner.ask(request) : Planner.askAndStay(request);
         } catch (Problem error) {
             throw error.ofSpark();
         }
@@ -72,7 +75,7 @@ final class QueueStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
-        String answer = ask("parts", start.json(), end.json());
+        String answer = ask(PARTITIONS, start.json(), end.json());
         String[] parts = answer.isEmpty() ? new String[0] : answer.split(QueueScan.BETWEEN);
         InputPartition[] found = new InputPartition[parts.length];
         for (int i = 0; i < parts.length; i++) {
