@@ -99,6 +99,14 @@ def test_a_subset_of_columns_is_that_of_all(
     assert sorted(given.collect()) == sorted(wanted)
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_without_a_column_there_are_as_many_rows(
+    spark: SparkSession, filled: Path, reader: str
+) -> None:
+    """Only their number is wanted."""
+    assert pages.read(spark, filled, reader=reader, columns=[]).count() == COUNT
+
+
 @pytest.mark.slow
 def test_without_payload_no_payload_is_touched(spark: SparkSession, tmp_path: Path) -> None:
     """Damage in payloads is not noticed by who does not ask for them, and is by who does."""

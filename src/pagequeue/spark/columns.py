@@ -204,6 +204,8 @@ class Layout:
     def batch(self, rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
         """Return rows as a record batch of exactly Spark's schema."""
         arrays = [found.build(rows) for found in self._columns]
+        if not arrays:  # a batch that is made of no column has no row
+            return pa.RecordBatch.from_arrays([_sequence(rows)], ["sequence"]).select([])
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
