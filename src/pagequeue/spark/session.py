@@ -11,6 +11,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
@@ -59,16 +60,26 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     running = SparkSession._instantiatedSession  # noqa: SLF001 - `getActiveSession` is a thread's
     is_new = running is None or running.sparkContext._jsc is None  # noqa: SLF001 - it was stopped
-    if is_new and not os.environ.get("PYSPARK_GATEWAY_PORT"):
+    is_submitted = bool(os.environ.get("PYSPARK_GATEWAY_PORT"))
+    if is_new and not is_submitted:
         os.environ["JAVA_HOME"] = find_java().home
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**(SETTINGS if is_new else {}), **(settings or {})}.items():
+    defaults: dict[str, str] = SETTINGS if is_new else {}
+    if is_new and is_submitted:
+        defaults = {**defaults, **_submitted()}
+    for key, value in {**defaults, **(settings or {})}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _submitted() -> dict[str, str]:
+    """Return what spark-submit, which started the JVM, was told of our settings."""
+    SparkContext._ensure_initialized()  # noqa: SLF001 - as making a session does
+    return {key: value for key, value in SparkConf().getAll() if key in SETTINGS}
 
 
 def register(spark: SparkSession) -> None:
