@@ -127,6 +127,15 @@ def test_messages_that_come_meanwhile_are_counted_or_not(tmp_path: Path) -> None
     assert steps[-1] == (2, 2)
 
 
+def test_the_messages_in_all_are_those_of_the_range(tmp_path: Path) -> None:
+    """The first that is not older than the end of the range is not among them."""
+    opens = filled(tmp_path / "a", [(1000, 1), (2000, 1), (2000, 1)])
+    steps: list[tuple[int, int]] = []
+    told = lambda done, count: steps.append((done, count))  # noqa: E731
+    assert profile_queues({"a": opens}, until=2000, progress=told).total.messages == 1
+    assert steps == [(1, 1)]
+
+
 def test_damage_is_an_error_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue.profile.counts import Tally, bin_width
 from pagequeue.profile.figures import Profile, QueueProfile, joined, summed
+from pagequeue.util.timestamps import system_clock, to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,7 +61,10 @@ def _bounds(queue: Queue, since: TimeLike | None, until: TimeLike | None, bounds
         first = next(iter(batches), None)
     if first is None:
         return 0
-    last = queue.tail_sequence - 1 if until is None else int(queue.as_of(until))
+    if until is None:
+        last = queue.tail_sequence - 1
+    else:  # times are whole ns
+        last = int(queue.as_of(to_ns(until, system_clock, name="until") - 1))
     with queue.batches(sequence=last, limit_count=1) as batches:
         bounds += [int(first.timestamps[0]), *next(iter(batches)).timestamps.tolist()]
     return last + 1 - int(first.sequences[0])
