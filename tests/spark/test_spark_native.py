@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import resource
 import shutil
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
@@ -927,6 +929,23 @@ def test_queries_leave_no_thread_in_the_driver(spark: SparkSession, filled: Path
     for _ in range(4):
         assert counted() == 1
     assert threads_after(before) <= before
+
+
+def test_more_queues_are_read_than_there_may_be_files(spark: SparkSession, tmp_path: Path) -> None:
+    """The driver has few of them open at a time, for a filter by time, too."""
+    for number in range(40):
+        with Queue(tmp_path / "in" / str(number), page_bytes=PAGE_BYTES) as queue:
+            queue.producer().send_many([b"a", b"b"])
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = (number for number in range(before[0]) if number not in used)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(islice(free, 30, None)), before[1]))
+    try:
+        jvm = pages.read(spark, tmp_path / "in" / "*", reader="native")
+        assert jvm.count() == 80
+        assert jvm.where("timestamp_ns > 0").agg(f.max("timestamp_ns"), f.count("*")).count() == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_the_jar_is_kept_where_nobody_else_can_write(

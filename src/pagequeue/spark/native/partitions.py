@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Iterator, Mapping
 
+    from pagequeue.queue.queue import Queue
     from pagequeue.spark.options import ReadOptions
     from pagequeue.spark.planning import Piece
     from pagequeue.store.store import Store
 
 BETWEEN: Final = "\n-\n"
+OPEN_MAX: Final = 16
+"""Queues that are open at once: a glob can mean more than a process may have files."""
 Ranges = list[tuple[Found, int, int]]
 
 
@@ -62,13 +65,13 @@ class Columns(NamedTuple):
 
 
 class Partitions:
-    """Plans partitions of ranges of sequences; queues stay open until it is done.
+    """Plans partitions of ranges of sequences; the queues used last stay open until it is done.
 
     Args:
         options: of the read.
         need: what the columns need.
         columns: that each queue must have.
-        stack: closes the queues.
+        stack: closes them.
     """
 
     def __init__(
@@ -81,16 +84,26 @@ class Partitions:
         self._options = options
         self._need = need
         self._columns = columns
-        self._stack = stack
-        self._stores: dict[Found, Store] = {}
+        self._open: dict[Found, Queue] = {}
+        stack.callback(self._close)
 
     def store(self, found: Found) -> Store:
-        """Return an open queue."""
-        if found not in self._stores:
-            store = internals(self._stack.enter_context(found.open())).store
+        """Return an open queue; it is closed when some others were asked for after it."""
+        queue = self._open.pop(found, None)
+        is_new = queue is None
+        if queue is None:
+            self._close(OPEN_MAX - 1)
+            queue = found.open()
+        self._open[found] = queue  # as the last one
+        store = internals(queue).store
+        if is_new:
             self._columns.check(store)
-            self._stores[found] = store
-        return self._stores[found]
+        return store
+
+    def _close(self, left: int = 0) -> None:
+        """Close all queues but so many that were used last."""
+        while len(self._open) > left:
+            self._open.pop(next(iter(self._open))).close()
 
     def texts(self, ranges: Ranges) -> tuple[float, list[str]]:
         """Return about how many bytes are read, and the partitions, as text."""
