@@ -351,6 +351,21 @@ def test_a_queue_that_is_being_created_is_read_later(tmp_path: Path) -> None:
         reader(tmp_path / "q2").initialOffset()
 
 
+def test_a_queue_that_joins_has_no_field_in_place_of_our_column(tmp_path: Path) -> None:
+    """Its values would be taken for sequences."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    send(tmp_path / "q1", b"one")
+    stream = reader(tmp_path / "q*")
+    names = [str(tmp_path / name) for name in ("q1", "q2")]
+    (part,) = stream.partitions({names[0]: 0}, {names[0]: 1})
+    assert [batch.num_rows for batch in stream.read(part)] == [1]
+    with Queue(tmp_path / "q2", dtype=[("sequence", "<i8")]) as queue:
+        queue.producer().send((7,))
+    with pytest.raises(errors.DtypeMismatch, match="column 'sequence' is a field only in"):
+        stream.partitions({names[1]: 0}, {names[1]: 1})
+
+
 def test_a_replaced_queue_is_refused(tmp_path: Path) -> None:
     """An offset past the tail is not one of this queue."""
     from pagequeue import errors  # noqa: PLC0415 - used here only

@@ -180,6 +180,7 @@ class Layout:
 
     Attributes:
         need: what must be read.
+        fields: the columns that are fields of records.
 
     Raises:
         InvalidOption: a column is not known, or has another type.
@@ -199,6 +200,8 @@ class Layout:
             self._columns.append(found)
             fields.append(pa.field(field.name, found.arrow, field.nullable))
         self._schema = pa.schema(fields)
+        names = () if dtype is None else dtype.names or ()
+        self.fields: frozenset[str] = frozenset(names).intersection(schema.names)
         self.need: Need = max([least, *(found.need for found in self._columns)])
 
     def batch(self, rows: Rows) -> Any:  # noqa: ANN401 - pyarrow is not typed
@@ -231,7 +234,16 @@ class Table:
 
         Raises:
             InvalidOption: a column is not known there, or has another type.
+            DtypeMismatch: it is a field there, and our own column in other queues, or the reverse.
         """
         if dtype not in self._layouts:
-            self._layouts[dtype] = Layout(self._schema, dtype, self._least)
+            layout = Layout(self._schema, dtype, self._least)
+            for other, known in self._layouts.items():
+                if names := sorted(known.fields ^ layout.fields):
+                    raise errors.DtypeMismatch(
+                        f"column {names[0]!r} is a field only in queues of one of the dtypes "
+                        f"{other} and {dtype}",
+                        dtype=dtype, remedy="read the queues apart",
+                    )  # fmt: skip
+            self._layouts[dtype] = layout
         return self._layouts[dtype]

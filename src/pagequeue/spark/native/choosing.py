@@ -69,15 +69,16 @@ def table_answer(request: str, why: str) -> str:
 
     Raises:
         InvalidOption: a column is unknown or of another type, or the native reader is asked for
-            what it does not know.
+            what it does not know. DtypeMismatch: one is a field in some of the queues only.
     """
     text, _, words = request.partition("\n")
     given, schema = parsed_words(words), StructType.fromJson(json.loads(text))
     options = choosing_options(given)
     paths = ", ".join(options.paths)
     dtypes = dtypes_of(options)
+    table = Table(schema)
     for dtype in dtypes:
-        Table(schema).layout(dtype)  # raises for what no reader can read
+        table.layout(dtype)  # raises for what no reader can read
     if options.reader == "python":
         why = "the option reader says so"
     why = why or cannot(options, schema, dtypes)
