@@ -32,6 +32,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+LISTING_SECONDS = compaction.LISTING_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove old directories at once, where nobody reads meanwhile."""
+    monkeypatch.setattr(compaction, "LISTING_SECONDS", 0.0)
+
+
 class KilledError(BaseException):
     """Represents the death of the process."""
 
@@ -263,11 +272,14 @@ def test_compaction_killed_at_any_step_keeps_all_rows(
     assert sorted(os.listdir(table_layout.work_path(str(table)))) == ["lock", "readers"]
 
 
-def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
+def test_readers_at_any_instant_see_each_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader that lists before or after the exchange: all rows, none twice, or a file is missing.
 
     No reader ever sees another set of rows.
     """
+    monkeypatch.setattr(compaction, "LISTING_SECONDS", LISTING_SECONDS)
     table = tmp_path / "table"
     for first in range(0, 120, 5):
         publish(table, first, first + 5)
@@ -294,6 +306,35 @@ def test_readers_at_any_instant_see_each_row_once(tmp_path: Path) -> None:
     full = list(range(125))
     assert looks
     assert all(seen in (full[:120], full) for seen in looks)
+
+
+def test_a_reader_that_opened_a_directory_lists_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are there for a moment after the exchange; without them an hour would be missed."""
+    table = tmp_path / "table"
+    for first in range(0, 120, 10):
+        publish(table, first, first + 10)
+    opened = [
+        os.open(table / hour.directory, os.O_RDONLY) for hour in table_layout.hours(str(table))
+    ]
+    before = [sorted(path.name for path in Path(f"/proc/self/fd/{fd}").iterdir()) for fd in opened]
+    waited: list[float] = []
+    monkeypatch.setattr(compaction, "LISTING_SECONDS", LISTING_SECONDS)
+
+    def listed(seconds: float) -> None:
+        waited.append(seconds)
+        assert [sorted(os.listdir(fd)) for fd in opened] == before
+        assert file_count(table) < sum(map(len, before))
+
+    try:
+        monkeypatch.setattr(compaction.time, "sleep", listed)
+        assert compact(table) > 0
+    finally:
+        for fd in opened:
+            os.close(fd)
+    assert waited == [LISTING_SECONDS]
+    assert sorted(os.listdir(table_layout.work_path(str(table)))) == ["lock", "readers"]
 
 
 def test_compaction_waits_for_readers_of_this_package(tmp_path: Path) -> None:

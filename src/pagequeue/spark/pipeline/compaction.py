@@ -5,10 +5,12 @@
     #     Dies here: the next one removes it.
     # C2. The two directories exchange their names, which the system does at once.
     #     Dies here: the old one is what the next one removes.
-    # C3. The old one is removed.
+    # C3. A moment later the old one is removed.
 
 A reader that has listed the old directory and opens its files after C3 is told that a file is gone,
-and reads again; it never gets wrong rows. Readers of this package hold a lock, which postpones
+and reads again; it never gets wrong rows. One that has opened the directory before C2, and lists it
+after C3, would find no file in it, and miss the hour: that is what the moment is for. Readers of
+this package hold a lock, which postpones
 compaction. On a file system that does not exchange directories there is no compaction.
 """
 
@@ -18,6 +20,7 @@ import contextlib
 import logging
 import os
 import shutil
+import time
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,6 +38,8 @@ FILE_BYTES: Final = 128 << 20
 SAVED_OPEN: Final = 8
 """An hour that grows is compacted only when it has so many files less afterwards."""
 JOBS_MAX: Final = 64
+LISTING_SECONDS: Final = 1.0
+"""So long a reader may take to list a directory that it has opened."""
 
 
 class Job(NamedTuple):
@@ -81,12 +86,15 @@ class Compactor:
             some = jobs[first : first + JOBS_MAX]
             spark.sparkContext.parallelize(some, len(some)).foreach(merge)
             path = table_layout.work_path(self._table, table_layout.READERS)
+            before = saved
             with contextlib.closing(lock_on(path, writable=True)) as lock:
                 try:
                     with lock.exclusive(0, "compacting"):
                         saved += sum(self._exchange(job) for job in some)
                 except errors.LockTimeout:
                     log.info("%s: is being read, so compaction waits", self._table)
+            if saved > before:
+                time.sleep(LISTING_SECONDS)
             for job in some:
                 shutil.rmtree(job.new, ignore_errors=True)
         return saved
