@@ -201,7 +201,8 @@ class Tenant:
     def lose_an_index(self, rng: random.Random) -> None:
         """Remove the index of some page, which reading then rebuilds, or does without."""
         names = [name for name in os.listdir(self.path) if name.endswith(".idx")]
-        os.unlink(self.path / rng.choice(names))
+        if names:  # the one of the only page can be lost already
+            os.unlink(self.path / rng.choice(names))
 
     # --- what must hold ---------------------------------------------------------------------------
 
