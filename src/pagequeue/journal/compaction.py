@@ -92,9 +92,7 @@ class Compactor:
         except errors.ConsumerInUse:
             return CompactionReport(None)
         with pin:
-            if (
-                sequence < self._queue.head_sequence
-            ):  # another compactor was faster, and got further
+            if sequence < self._queue.head_sequence:  # another one got further meanwhile
                 return CompactionReport(None)
             self._snapshots.sweep()
             written = self._commit(sequence, state)
