@@ -44,9 +44,16 @@ def first_to_last_written(plan: Plan, outcomes: Outcomes) -> Metrics:
 
 
 def processor_time(plan: Plan, outcomes: Outcomes) -> Metrics:
-    """Return what one call of each stage's only role took of the processor, in nanoseconds."""
-    sent, received = (roles[0].counts["spent_ns"] / plan.count for roles in outcomes)
-    return {"send_cpu_ns": sent, "receive_cpu_ns": received}
+    """Return what one call of each stage's only role took of the processor, in nanoseconds.
+
+    Of the thread that called, and of its process, whose other threads make pages ready.
+    """
+    named = zip(("send", "receive"), outcomes, strict=True)
+    return {
+        f"{name}_{which}_ns": roles[0].counts[f"{which}_ns"] / plan.count
+        for name, roles in named
+        for which in ("thread", "process")
+    }
 
 
 def last_first_to_last(plan: Plan, outcomes: Outcomes) -> Metrics:
