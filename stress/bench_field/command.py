@@ -57,7 +57,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Case]:
-    """Return the cases; ours takes part whoever is asked for, to be compared with."""
+    """Return the cases; ours always takes part, to be compared with."""
     names = options.cases or [
         name for name, spec in CASES.items() if options.huge or not spec.is_huge
     ]

@@ -37,7 +37,7 @@ LISTING_SECONDS = compaction.LISTING_SECONDS
 
 @pytest.fixture(autouse=True)
 def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove old directories at once, where nobody reads meanwhile."""
+    """Remove old directories at once, because no process reads them meanwhile."""
     monkeypatch.setattr(compaction, "LISTING_SECONDS", 0.0)
 
 

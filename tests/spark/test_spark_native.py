@@ -974,7 +974,7 @@ def test_the_jar_is_kept_where_nobody_else_can_write(
 def test_the_jar_is_not_kept_where_it_would_be_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a home not below the working directory; not as another user in somebody's cache."""
+    """Without a home not below the working directory; as another user not in this one's cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for an unknown user

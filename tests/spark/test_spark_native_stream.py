@@ -112,7 +112,7 @@ def all_rows(glob: Path) -> list[Row]:
 def test_a_query_continues_with_the_other_reader(
     spark: SparkSession, tmp_path: Path, first: str
 ) -> None:
-    """Its offsets are the same text; every row comes once, whoever reads it."""
+    """Its offsets are the same text; every row comes once, by each reader."""
     glob = three(tmp_path / "in")
     sink = run(spark, glob, tmp_path / "check", first, Sink())
     assert sink.rows == all_rows(glob)

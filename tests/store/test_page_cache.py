@@ -1,4 +1,4 @@
-"""Pages that stay mapped for seeks: what is found there, and when they are let go."""
+"""Pages that stay mapped for seeks: what is found there, and when they are unmapped."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_known_pages_and_the_long_way_agree(steps: list[int], size: int, seed: i
 
 
 def test_time_after_a_roll_is_in_the_new_page(queue: Queue) -> None:
-    """The page that was active is known as that, and its messages are counted anew."""
+    """The page that was active is known as that, and its messages are counted again."""
     with queue.consumer() as consumer:
         visit(consumer)
         for first in range(COUNT, 3 * COUNT):
@@ -211,7 +211,7 @@ def test_unused_pages_are_let_go(queue: Queue, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_used_pages_stay(queue: Queue, opened: list[int]) -> None:
-    """A look lets go of the pages only that no seek has used since the last one."""
+    """A look drops only the pages that no seek has used since the last one."""
     with queue.consumer() as consumer:
         visit(consumer)
         for _ in range(3):

@@ -504,7 +504,7 @@ def test_reader_shares_the_lock_of_the_page_that_it_is_in_alone(tmp_path: Path) 
 
 
 def test_view_that_a_child_of_a_fork_has_keeps_the_page(tmp_path: Path) -> None:
-    """I13: the child's view goes on to show its message, when its parent reads on."""
+    """I13: the child's view still shows its message when its parent reads on."""
     with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
@@ -535,7 +535,7 @@ def test_view_that_a_child_of_a_fork_has_keeps_the_page(tmp_path: Path) -> None:
 
 
 def test_removed_files_of_a_ring_are_unmapped(tmp_path: Path) -> None:
-    """Another producer makes the pages anew: the old ones are gone when the next is mapped."""
+    """Another producer makes new pages: the old ones are gone when the next is mapped."""
     with Queue(tmp_path, ring=RING, full_timeout=5) as receiver:
         consumer = receiver.consumer("reader")
         for _ in range(5):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SLOW_SECONDS = 240
-"""Nobody waits so long: what is slow is killed before, on a busy machine too."""
+"""No test waits so long: what is slow is killed before, on a busy machine too."""
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",

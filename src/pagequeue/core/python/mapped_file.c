@@ -659,7 +659,7 @@ static PyMethodDef region_methods[] = {
 static PyMemberDef region_members[] = {
     {"writable", T_BOOL, offsetof(Region, writable), READONLY, "Whether bytes can be written."},
     {"is_used", T_BOOL, offsetof(Region, is_used), 0,
-     "Whether a seek found a message in it; whoever keeps the map clears this."},
+     "Whether a seek found a message in it; what keeps the map clears this."},
     {"on_lost", T_OBJECT, offsetof(Region, on_lost), 0,
      "Called with a position when the file was truncated; returns the error to raise."},
     {"filler", T_OBJECT, offsetof(Region, filler), 0,
