@@ -10,14 +10,13 @@ import pytest
 from group_support import Leases, send
 
 import pagequeue
-from pagequeue import Queue, errors
+from pagequeue import NothingReceived, Queue, Retention, errors
+from pagequeue.group.group import Group
 from pagequeue.group.open import open_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from pagequeue.group.group import Group
 
 
 @pytest.fixture
@@ -291,3 +290,35 @@ def test_flushed_state_survives_another_boot(
             (2, 2), (4, 1), (5, 1),
         ]  # fmt: skip
         assert not queue.verify().problems
+
+
+@pytest.mark.parametrize("step", ["_large", "_find"])
+def test_taken_message_is_read_before_retention_can_remove_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A large one, and one that was given back: their pages are not mapped when they are taken."""
+    retention = Retention(drop_acknowledged=True)
+    with Queue(tmp_path / "q", page_bytes=4096, retention=retention) as queue:
+        group = queue.group("workers")
+        with queue.producer() as producer:
+            producer.send(b"small")
+            producer.send(bytes(20_000))
+            queue.rotate()
+            producer.send(b"last")
+        claim = group.claim(0)
+        if step == "_find":
+            assert [len(group.take(0).payload) for _ in range(2)] == [20_000, 4]
+        claim.nack()
+        real = getattr(Group, step)
+
+        def late(of: Group, *arguments: object) -> object:
+            queue.trim()
+            return real(of, *arguments)
+
+        monkeypatch.setattr(Group, step, late)
+        assert group.take(0).payload == b"small"
+        if step == "_large":
+            assert [len(group.take(0).payload) for _ in range(2)] == [20_000, 4]
+        assert group.lag == 0
+        with pytest.raises(NothingReceived):
+            group.take(0)

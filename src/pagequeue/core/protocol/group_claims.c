@@ -47,12 +47,6 @@ static void claim_again(pq_table *table, const pq_claimant *by, uint32_t slot, u
     PQ_KILL_POINT(24);
     uint32_t deliveries = get_u32(OF(record, DELIVERIES));
     out->is_spent = by->deliveries_max != 0 && deliveries >= by->deliveries_max;
-    if (by->acknowledges && !out->is_spent) {
-        out_of(record, slot, 0, out);
-        out->deliveries = deliveries + 1;
-        finish(table, slot, record);
-        return;
-    }
     put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);
     put_u64(OF(record, OWNER), by->owner);
     if (!out->is_spent && deliveries < UINT32_MAX) {
@@ -144,7 +138,7 @@ static pq_claim_result claim_new(pq_table *table, const pq_claimant *by, pq_clai
                       .place = place,
                       .deliveries = 1,
                       .payload_bytes = frame.payload_bytes};
-    if (by->acknowledges) {
+    if (by->acknowledges && !pq_is_large(frame.word)) {
         pq_table_advance(table, sequence + 1, next_place);
         if (get_u32(META(OUTSTANDING)) == 0) {
             pq_store_u64(META(NEXT_SEQUENCE), sequence + 1);

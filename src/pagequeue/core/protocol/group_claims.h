@@ -37,7 +37,9 @@ typedef struct {
     int64_t now, lease_end;
     uint64_t owner;
     uint32_t deliveries_max; /* 0 = any number */
-    int acknowledges;        /* at once: no claim is outstanding afterwards */
+    /* At once, if all of it is in the page that is mapped: of others retention could remove pages
+     * before they are read. Those are claimed, to be acknowledged then. */
+    int acknowledges;
 } pq_claimant;
 
 /* Without the lock. */

@@ -121,7 +121,8 @@ static int is_damage(Claims *self) {
     return found;
 }
 
-PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int *is_none) {
+PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledges,
+                           int *is_none) {
     pq_claim got = *claimed;
     if (got.is_spent) {
         *is_none = dead_letter(self, &got);
@@ -143,6 +144,14 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int *is_none) 
         return NULL;
     }
     if (got.id == 0) {
+        return message;
+    }
+    if (acknowledges) {
+        int done = pq_group_settle(self, &got, 0);
+        if (done <= 0) {
+            Py_CLEAR(message);
+            *is_none = done == 0; /* its lease has ended: another worker has it */
+        }
         return message;
     }
     PyObject *claim = pq_claim_new(self, message, &got);

@@ -288,7 +288,7 @@ static PyObject *one_inside(Claims *self, int64_t timeout, int acknowledges) {
             return NULL;
         }
         int is_none = 0;
-        PyObject *made = pq_group_deliver(self, &got, &is_none);
+        PyObject *made = pq_group_deliver(self, &got, acknowledges, &is_none);
         if (!is_none) {
             return made;
         }
@@ -343,7 +343,7 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
         }
         for (int i = 0; list != NULL && i < count; i++) {
             int is_none = 0;
-            PyObject *claim = pq_group_deliver(self, &got[i], &is_none);
+            PyObject *claim = pq_group_deliver(self, &got[i], 0, &is_none);
             if (!is_none && (claim == NULL || PyList_Append(list, claim) < 0)) {
                 pq_group_give_back(self, got, (uint32_t)i, 0, PQ_CAUSE_NONE);
                 pq_group_give_back(self, got + i + 1, (uint32_t)(count - i - 1), 0, PQ_CAUSE_NONE);

@@ -73,8 +73,9 @@ int pq_group_run(Claims *self, pq_group_attempt *try);
 /* Acknowledge a claim, if it was not with its claiming, and raise a count of the table: 1 = done,
  * 0 = the claim is not live, -1 = raised. */
 int pq_group_settle(Claims *self, pq_claim *got, uint32_t counts);
-/* Make what was claimed into messages; NULL = raised, and they were given back. */
-PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int *is_none);
+/* Make what was claimed into a claim, or into its message, which is acknowledged by then; NULL =
+ * raised, and it was given back. */
+PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int acknowledges, int *is_none);
 /* Claim up to `limit`: how many, 0 = none came in time, -1 = raised. */
 int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit, int acknowledges);
 /* Give back what was claimed, or taken, and could not be handed over; keeps an exception. */
