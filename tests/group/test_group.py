@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +15,13 @@ from group_support import Leases, send
 
 import pagequeue
 from pagequeue import NothingReceived, Queue, Retention, errors
+from pagequeue import format as fmt
 from pagequeue.group.group import Group
 from pagequeue.group.open import open_group
+from pagequeue.meta.all_and_read_meta import field_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -290,6 +295,49 @@ def test_flushed_state_survives_another_boot(
             (2, 2), (4, 1), (5, 1),
         ]  # fmt: skip
         assert not queue.verify().problems
+
+
+@contextmanager
+def group_lock_held(path: Path) -> Iterator[None]:
+    """Hold the lock of a group's file, as another worker does in a call."""
+    library = ctypes.CDLL(None)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as shared:
+        mutex = ctypes.c_char.from_buffer(shared, field_of(fmt.GROUP_META, "mutex"))
+        assert library.pthread_mutex_lock(ctypes.byref(mutex)) == 0
+        yield
+        assert library.pthread_mutex_unlock(ctypes.byref(mutex)) == 0
+        del mutex
+
+
+def test_taken_message_is_read_from_the_page_it_was_taken_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a thread waits for the lock, another one maps the next page, whose trim follows."""
+    retention = Retention(drop_acknowledged=True)
+    with Queue(tmp_path / "q", page_bytes=4096, retention=retention) as queue:
+        group = queue.group("workers")
+        with queue.producer() as producer:
+            producer.send(b"one")
+            producer.send(b"two")
+            queue.rotate()
+            producer.send(b"three")
+        assert group.take(0).payload == b"one"
+        real = Group._find
+
+        def late(of: Group, *arguments: int) -> object:
+            queue.trim()
+            return real(of, *arguments)
+
+        monkeypatch.setattr(Group, "_find", late)
+        taken: list[bytes] = []
+        thread = threading.Thread(target=lambda: taken.append(group.take(10).payload))
+        with group_lock_held(Path(group._group_file.path)):
+            thread.start()
+            time.sleep(0.1)  # it waits for the lock, and has chosen its page
+            group._enter(queue._store.page(2).ready(0), 2)
+        thread.join(10)
+        assert taken == [b"two"]
+        assert group.take(0).payload == b"three"
 
 
 @pytest.mark.parametrize("step", ["_large", "_find"])

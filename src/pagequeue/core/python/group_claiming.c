@@ -84,7 +84,7 @@ static int check_owners(Claims *self, int64_t interval) {
 }
 
 int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
-                   int acknowledges) {
+                   Region **taken_from) {
     int64_t deadline = 0;
     if (!pq_group_ready(self) || check_owners(self, BUSY_CHECK_NS) < 0) {
         return -1;
@@ -99,13 +99,18 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
             try.by.now > INT64_MAX - self->lease ? INT64_MAX - 1 : try.by.now + self->lease;
         try.by.owner = self->owner;
         try.by.deliveries_max = self->deliveries_max;
-        try.by.acknowledges = acknowledges;
-        if (!pq_group_run(self, &try)) {
-            return -1;
-        }
-        int more = 1;
-        if (try.result == PQ_CLAIM_DONE) {
+        try.by.acknowledges = taken_from != NULL;
+        int is_run = pq_group_run(self, &try);
+        if (is_run && try.result == PQ_CLAIM_DONE) {
+            if (taken_from != NULL) {
+                *taken_from = try.page;
+            }
             return (int)try.count;
+        }
+        Py_XDECREF((PyObject *)try.page);
+        int more = 1;
+        if (!is_run) {
+            return -1;
         } else if (try.result == PQ_CLAIM_MOVED) {
             more = pq_event_raise((PyObject *)self, EVENT_MOVED, 0);
         } else if (try.result == PQ_CLAIM_DAMAGED) {

@@ -26,12 +26,14 @@ static Region *asked(Claims *self, const char *method, const pq_claim *got, int 
 }
 
 /* A new reference to its message; to None if it is gone; NULL = raised. */
-PyObject *pq_group_read(Claims *self, const pq_claim *got) {
+PyObject *pq_group_read(Claims *self, const pq_claim *got, Region *page) {
     uint64_t position =
         (got->place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES;
     int is_gone = 0;
-    Region *page = self->page;
-    if (page != NULL && got->place >> PQ_PLACE_SHIFT == self->page_number) {
+    if (page == NULL && got->place >> PQ_PLACE_SHIFT == self->page_number) {
+        page = self->page;
+    }
+    if (page != NULL) {
         Py_INCREF((PyObject *)page);
     } else {
         page = asked(self, "_find", got, 0, &position, &is_gone);
@@ -122,7 +124,7 @@ static int is_damage(Claims *self) {
 }
 
 PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledges,
-                           int *is_none) {
+                           Region *taken_from, int *is_none) {
     pq_claim got = *claimed;
     if (got.is_spent) {
         *is_none = dead_letter(self, &got);
@@ -131,7 +133,7 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledg
         }
         return NULL;
     }
-    PyObject *message = pq_group_read(self, &got);
+    PyObject *message = pq_group_read(self, &got, got.id == 0 ? taken_from : NULL);
     if (message == NULL) {
         int damaged = is_damage(self);
         pq_group_give_back(self, &got, 1, damaged ? RETRY_NS : 0,

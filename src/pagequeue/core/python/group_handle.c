@@ -231,6 +231,10 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
     try->by.page_number = self->page_number;
     try->table = &self->table;
     try->file = self->file;
+    if (try->by.acknowledges) {
+        Py_XINCREF((PyObject *)page);
+        try->page = page;
+    }
     if (pq_lock_soon(&self->table.lock, HELD_TRIES, PAUSES, 2)) {
         with_lock(try);
         return check_lost(self, try);
@@ -280,7 +284,8 @@ static int64_t timeout_of(const char *what, PyObject *const *args, Py_ssize_t ar
 static PyObject *one_inside(Claims *self, int64_t timeout, int acknowledges) {
     for (;;) {
         pq_claim got;
-        int count = pq_group_claim(self, timeout, &got, 1, acknowledges);
+        Region *page = NULL;
+        int count = pq_group_claim(self, timeout, &got, 1, acknowledges ? &page : NULL);
         if (count == 0) {
             pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
         }
@@ -288,7 +293,8 @@ static PyObject *one_inside(Claims *self, int64_t timeout, int acknowledges) {
             return NULL;
         }
         int is_none = 0;
-        PyObject *made = pq_group_deliver(self, &got, acknowledges, &is_none);
+        PyObject *made = pq_group_deliver(self, &got, acknowledges, page, &is_none);
+        Py_XDECREF((PyObject *)page);
         if (!is_none) {
             return made;
         }
@@ -334,7 +340,7 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
     pq_claim *got = PyMem_Malloc((size_t)limit * sizeof *got);
     PyObject *list = got == NULL ? PyErr_NoMemory() : PyList_New(0);
     while (list != NULL && PyList_Size(list) == 0) {
-        int count = pq_group_claim(self, timeout, got, (uint32_t)limit, 0);
+        int count = pq_group_claim(self, timeout, got, (uint32_t)limit, NULL);
         if (count == 0) {
             pq_event_raise((PyObject *)self, EVENT_TIMEOUT, timeout);
         }
@@ -343,7 +349,7 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
         }
         for (int i = 0; list != NULL && i < count; i++) {
             int is_none = 0;
-            PyObject *claim = pq_group_deliver(self, &got[i], 0, &is_none);
+            PyObject *claim = pq_group_deliver(self, &got[i], 0, NULL, &is_none);
             if (!is_none && (claim == NULL || PyList_Append(list, claim) < 0)) {
                 pq_group_give_back(self, got, (uint32_t)i, 0, PQ_CAUSE_NONE);
                 pq_group_give_back(self, got + i + 1, (uint32_t)(count - i - 1), 0, PQ_CAUSE_NONE);

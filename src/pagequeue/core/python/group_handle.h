@@ -47,6 +47,7 @@ typedef struct {
     Region *file;
     pq_claimant by;
     pq_claim *got;      /* claimed, or what is meant */
+    Region *page; /* that it saw, if it acknowledges: a reference for who asked */
     uint32_t limit, count;
     int64_t until;      /* lease end, or when it is due */
     int64_t wall;
@@ -73,14 +74,19 @@ int pq_group_run(Claims *self, pq_group_attempt *try);
 /* Acknowledge a claim, if it was not with its claiming, and raise a count of the table: 1 = done,
  * 0 = the claim is not live, -1 = raised. */
 int pq_group_settle(Claims *self, pq_claim *got, uint32_t counts);
-/* Make what was claimed into a claim, or into its message, which is acknowledged by then; NULL =
- * raised, and it was given back. */
-PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int acknowledges, int *is_none);
-/* Claim up to `limit`: how many, 0 = none came in time, -1 = raised. */
-int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit, int acknowledges);
+/* Make what was claimed into a claim, or, if it acknowledges, into its message, which is
+ * acknowledged by then; NULL = raised, and it was given back. */
+PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int acknowledges, Region *taken_from,
+                           int *is_none);
+/* Claim up to `limit`: how many, 0 = none came in time, -1 = raised. With `taken_from`, a small new
+ * message is acknowledged by then. It stands in that page, a new reference: before it is read,
+ * retention can remove the file, and another thread can map another page. */
+int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
+                   Region **taken_from);
 /* Give back what was claimed, or taken, and could not be handed over; keeps an exception. */
 void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t delay, uint32_t cause);
-PyObject *pq_group_read(Claims *self, const pq_claim *got);
+/* Its message; `page` is where it stands, NULL = find it. */
+PyObject *pq_group_read(Claims *self, const pq_claim *got, Region *page);
 PyObject *pq_claim_new(Claims *group, PyObject *message, const pq_claim *got);
 
 /* python/group_handle_calls.c */

@@ -131,5 +131,5 @@ PyObject *pq_claims_read(Claims *self, PyObject *args) {
     }
     pq_claim got = {.sequence = sequence,
                     .place = number << PQ_PLACE_SHIFT | position / PQ_FRAME_ALIGN_BYTES};
-    return pq_group_read(self, &got);
+    return pq_group_read(self, &got, NULL);
 }
