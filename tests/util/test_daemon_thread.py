@@ -41,9 +41,10 @@ def test_thread_runs_and_ends() -> None:
 def test_start_without_memory_is_refused() -> None:
     """`threading.Thread.start` would wait for ever; this sees that the thread is gone."""
     began = time.monotonic()
-    with pytest.raises(RuntimeError, match="memory is short"):
+    with pytest.raises(errors.SystemLimit, match="memory is short"):
         DaemonThread(bool, "never").start()
     assert time.monotonic() - began < daemon_thread.START_SECONDS / 2
+    assert "never" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_start_ends_where_what_the_thread_calls_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +52,7 @@ def test_start_ends_where_what_the_thread_calls_is_kept(monkeypatch: pytest.Monk
     kept = []
     monkeypatch.setattr(threading.Thread, "_bootstrap", lambda thread: kept.append(thread.boot()))
     monkeypatch.setattr(daemon_thread, "START_SECONDS", 0.1)
-    with pytest.raises(RuntimeError, match="memory is short"):
+    with pytest.raises(errors.SystemLimit, match="memory is short"):
         DaemonThread(bool, "never").start()
     assert kept[0] is not None
 

@@ -87,15 +87,8 @@ class ThreadFeeder(Feeder):
         super().__init__(store, producer)
         self._source = source
         self._storing_since: float | None = None
-        self._thread = DaemonThread(self._run, "pagequeue-persist")
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # the limit is reached, or the interpreter is exiting
-            raise errors.SystemLimit(
-                f"starting the thread that draws from the upstream failed ({error})",
-                path=store.folder.path,
-                remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
-            ) from error
+        self._thread = DaemonThread(self._run, "pagequeue-persist", path=store.folder.path)
+        self._thread.start()
 
     def _run(self) -> None:
         error: BaseException | None = None

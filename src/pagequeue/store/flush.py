@@ -196,14 +196,10 @@ class Flusher:
         Raises:
             SystemLimit: the thread cannot be started.
         """
-        self._timer = DaemonThread(partial(self._keep_flushing, seconds / 2), "pagequeue-sync")
-        try:
-            self._timer.start()
-        except RuntimeError as error:
-            raise errors.SystemLimit(
-                f"cannot start the thread that flushes ({error})",
-                remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
-            ) from error
+        self._timer = DaemonThread(
+            partial(self._keep_flushing, seconds / 2), "pagequeue-sync", path=self._folder.path
+        )
+        self._timer.start()
 
     def _keep_flushing(self, seconds: float) -> None:
         while not self._ended.wait(seconds):

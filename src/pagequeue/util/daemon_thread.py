@@ -7,6 +7,8 @@ import types
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from pagequeue import errors
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,10 +25,12 @@ class DaemonThread(threading.Thread):
     Args:
         target: the thread's work.
         name: of the thread.
+        path: of the queue that it works for, for the error.
     """
 
-    def __init__(self, target: Callable[[], object], name: str) -> None:
+    def __init__(self, target: Callable[[], object], name: str, *, path: str | None = None) -> None:
         super().__init__(target=target, name=name, daemon=True)
+        self._path = path
         # What `start` waits for, and what the new thread calls: attributes of CPython's own class.
         self._started: threading.Event = _Started(self)
         self.boot: Callable[[], object] = bool
@@ -42,13 +46,19 @@ class DaemonThread(threading.Thread):
         """Start the thread.
 
         Raises:
-            RuntimeError: the system gives no thread or no memory for one, or the interpreter is
+            SystemLimit: the system gives no thread or no memory for one, or the interpreter is
                 shutting down.
         """
         try:
             super().start()
-        except MemoryError as error:
-            raise RuntimeError("no memory for a new thread") from error
+        except (RuntimeError, MemoryError) as error:
+            # Threads that begin stand there until they run; CPython would list it for ever.
+            vars(threading).get("_limbo", {}).pop(self, None)
+            raise errors.SystemLimit(
+                f"cannot start the thread {self.name} ({str(error) or 'no memory'})",
+                path=self._path,
+                remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
+            ) from error
 
 
 class _Started(threading.Event):

@@ -47,7 +47,7 @@ class SingleThread:
         """Start the thread, unless it runs.
 
         Raises:
-            RuntimeError: the system gives no thread or no memory for one, or the interpreter is
+            SystemLimit: the system gives no thread or no memory for one, or the interpreter is
                 shutting down.
         """
         thread = DaemonThread(self._work, self._name)

@@ -15,7 +15,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeAlias
 
-from pagequeue import _core
+from pagequeue import _core, errors
 from pagequeue.util.single_thread import SingleThread
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Background:
         if not self._worker.is_there:
             try:
                 self._worker.start()
-            except RuntimeError:
+            except errors.SystemLimit:
                 # The system gives no thread, or the interpreter is shutting down. Drop the jobs
                 # and what they hold; the next submit tries again.
                 _drop(self._jobs)

@@ -85,12 +85,9 @@ class Notifier:
             elif not self._thread.is_there:
                 try:
                     self._thread.start()
-                except RuntimeError as error:  # a limit, or the interpreter is shutting down
+                except errors.SystemLimit:
                     self.remove(waiter)
-                    raise errors.SystemLimit(
-                        f"cannot start the waiter thread ({error})",
-                        remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
-                    ) from error
+                    raise
 
     def remove(self, waiter: Waiter) -> None:
         """Unregister a waiter, woken or not."""
