@@ -772,6 +772,23 @@ def test_a_filter_by_time_tells_what_retention_took(
         assert [row.sequence for row in later.select("sequence").collect()] == left
 
 
+def test_another_queue_at_the_same_place_is_not_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A frame that was used before means the queue that was there then."""
+    path = fill(tmp_path / "q")
+    frames = both(spark, path)
+    assert [frame.count() for frame in frames] == [COUNT, COUNT]
+    assert len({len(frame.collect()) for frame in frames}) == 1
+    shutil.rmtree(path)
+    fill(path, 2 * COUNT)
+    for frame in frames:
+        for use in (frame.count, frame.collect):
+            found = verdict(use)
+            assert found is not None
+            # One that is already planned, in the JVM, has pages with another queue's id.
+            assert found.kind in {"QueueNotFound", "CorruptPage"}
+    assert [frame.count() for frame in both(spark, path)] == [2 * COUNT, 2 * COUNT]
+
+
 @pytest.mark.parametrize("file", ["zeros", "a later page"])
 def test_a_file_that_is_used_again_is_expired(
     spark: SparkSession, tmp_path: Path, file: str

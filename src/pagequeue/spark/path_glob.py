@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import read_all_meta
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals
 from pagequeue.system.directory import Directory
 from pagequeue.system.trust import trusted
 
@@ -36,11 +36,13 @@ class Found(NamedTuple):
         directory: its absolute path.
         prefix: of its file names.
         trust: as for `Queue`.
+        queue_id: in hexadecimal, if it was open before; another queue in its place is not it.
     """
 
     directory: str
     prefix: str
     trust: tuple[Trust, ...] = ()
+    queue_id: str = ""
 
     @property
     def name(self) -> str:
@@ -49,8 +51,24 @@ class Found(NamedTuple):
         return self.directory if usual else f"{self.directory}#{self.prefix}"
 
     def open(self) -> Queue:
-        """Open it to read: no byte is written, no producer ever waits for it."""
-        return Queue(self.directory, prefix=self.prefix, read_only=True, trust=self.trust)
+        """Open it to read: no byte is written, no producer ever waits for it.
+
+        Raises:
+            QueueNotFound: it is not there, or another queue is in its place.
+        """
+        queue = Queue(self.directory, prefix=self.prefix, read_only=True, trust=self.trust)
+        if self.queue_id and id_of(queue) != self.queue_id:
+            queue.close()
+            raise errors.QueueNotFound(
+                "another queue is in the place of the one that was here when the frame was first "
+                "used",
+                path=self.directory, remedy="read again",
+            )  # fmt: skip
+        return queue
+
+    def known(self, queue: Queue) -> Found:
+        """Return the same, with the id of the queue, which is open."""
+        return self._replace(queue_id=id_of(queue))
 
     def dtype(self) -> np.dtype[np.void] | None:
         """Return the dtype of its records, by one small file; None: messages are of any size."""
@@ -100,7 +118,12 @@ def open_each(options: ReadOptions) -> Iterator[tuple[Found, Queue]]:
                 raise
             continue
         with queue:
-            yield found, queue
+            yield found.known(queue), queue
+
+
+def id_of(queue: Queue) -> str:
+    """Return the id of a queue, in hexadecimal."""
+    return internals(queue).store.meta.queue_id.hex()
 
 
 def end_of(queue: Queue, options: ReadOptions) -> int:

@@ -75,11 +75,11 @@ class _PieceReader:
     def rows(self) -> Iterator[Rows]:
         """Give all of it."""
         piece = self._piece
-        if self._need is Need.NOTHING:
-            for first in range(piece.first, piece.end, ROWS_MAX):
-                yield self._rows(first, min(ROWS_MAX, piece.end - first), NO_TIMES, None)
-            return
         with piece.found.open() as queue:
+            if self._need is Need.NOTHING:
+                for first in range(piece.first, piece.end, ROWS_MAX):
+                    yield self._rows(first, min(ROWS_MAX, piece.end - first), NO_TIMES, None)
+                return
             store = internals(queue).store
             while self._at < piece.end:
                 try:

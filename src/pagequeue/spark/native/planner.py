@@ -152,7 +152,10 @@ class _Plan:
         """Return the queues with their sequences, as they were when the frame was first used."""
         if self._wanted.retained:
             told = json.loads(unquote(self._wanted.retained))
-            return [(Found(d, p, tuple(trust)), first, end) for d, p, trust, first, end in told]
+            known = [(Found(d, p, tuple(t), i), *range_) for (d, p, t, i), *range_ in told]
+            for queue, _, _ in known:
+                self._parts.store(queue)  # raises if it is not there now
+            return known
         retained = []
         for found, queue in open_each(self._wanted.options):
             store = internals(queue).store
@@ -230,7 +233,5 @@ def _number(value: int | None) -> str:
 
 
 def _written(retained: Ranges) -> str:
-    told: list[Any] = [
-        [found.directory, found.prefix, found.trust, first, end] for found, first, end in retained
-    ]
+    told: list[Any] = [[tuple(found), first, end] for found, first, end in retained]
     return quote(json.dumps(told), safe="")
