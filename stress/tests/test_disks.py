@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tools import EXT4, XFS
 
+from pagequeue import Queue
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.store.flush import Flusher
 from pagequeue.store.power_loss_recovery import Recovery
@@ -111,6 +112,42 @@ def test_cut_takes_what_was_not_synced_and_nothing_else(kind: str, tmp_path: Pat
             os.close(fd)
             disk.restart()
             assert path.read_bytes().rstrip(b"\0") == b"a" * 4096
+
+
+@pytest.mark.parametrize("kind", [EXT4, XFS])
+def test_page_that_becomes_the_head_has_its_size_on_the_disk(kind: str, tmp_path: Path) -> None:
+    """I12: one with a part of a large message was written as a file, and perhaps not synced."""
+    need(kind)
+    program = """
+import sys
+from pagequeue import Queue, Retention
+queue = Queue(sys.argv[1], page_bytes=1 << 16, retention=Retention(drop_acknowledged=True))
+consumer = queue.consumer("all")
+producer = queue.producer()
+producer.send(b"small")
+producer.flush()
+producer.send(bytes(50_000))
+producer.send(bytes(100_000))
+consumer.receive_many(2)
+consumer.ack(durable=True)
+print(queue.trim().pages, queue.head_sequence, flush=True)
+input()
+"""
+    with Disk(kind, tmp_path / "disk") as disk:
+        path = disk.path / "q"
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert child.stdout is not None
+        assert child.stdout.readline().split() == ["1", "2"]
+        disk.cut()
+        child.kill()
+        child.communicate()
+        disk.restart()
+        with Queue(path) as queue:
+            assert queue.head_sequence == queue.tail_sequence == 2
+            assert not queue.verify().problems
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", EXT4, XFS])

@@ -292,6 +292,9 @@ class Retainer:
 def sync_header(store: Store, number: int) -> None:
     """Put a page's header and its first batch on stable storage; raise the system's own error.
 
+    Its last byte too, which gives the file its size: a page that was written as a file, of a large
+    message, has on the disk only the size of what was written back.
+
     After a power cut a flow continues after that batch. The rest of the new head needs no sync:
     messages are durable up to the durable mark only, and syncing all of a page that was never
     flushed would take as long as writing it.
@@ -302,4 +305,5 @@ def sync_header(store: Store, number: int) -> None:
         page.read(0, fmt.PAGE_HEADER_BYTES), store.folder.full(name)
     ).first_sequence
     end = fmt.PAGE_HEADER_BYTES if first is None else first_batch_end(page, first)
+    page.sync(len(page) - 1, 1)
     page.sync(0, -(-end // fmt.PAGE_BYTES_STEP) * fmt.PAGE_BYTES_STEP)
