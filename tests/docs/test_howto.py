@@ -28,6 +28,8 @@ PAGES = {name: DOCS / f"{name}.md" for name in ("tutorial", "concepts")} | GUIDE
 QUICK = ("arrays", "concepts", "containers", "services", "sizing")
 """Pages whose programs start few processes; the others are marked `slow`."""
 BLOCK = re.compile(r"(?:<!-- (\w+): (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+OPENED = re.compile(r'\bQueue\("([\w/-]+)"((?:[^()]|\([^()]*\))*)\)')
+SCHEMA = re.compile(r'codec="[^"]+"|dtype=[^,]+')
 LINES_MAX = 80
 """Of a how-to guide: more is not read."""
 
@@ -88,6 +90,25 @@ def test_guide_tells_its_extras_before_its_first_block(page: str) -> None:
     for extra, used in asks.items():
         if re.search(used, rest):
             assert f"`{extra}`" in before, extra
+
+
+def test_pages_agree_on_the_schema_of_a_directory() -> None:
+    """Else a reader who follows two pages in one directory ends in CodecMismatch."""
+    schemas: dict[str, dict[str, list[str]]] = {}
+    for page in (DOCS.parent / "README.md", *DOCS.glob("*.md"), *HOWTO.glob("*.md")):
+        found: dict[str, str] = {}
+        for _, _, language, text in BLOCK.findall(page.read_text()):
+            if language == "python":
+                for name, options in OPENED.findall(text):
+                    schema = ", ".join(SCHEMA.findall(options))
+                    found[name] = found.get(name) or schema  # one that has none takes what is there
+            elif language == "bash":
+                for name in re.findall(r"pagequeue send (\w[\w/-]*)", text):
+                    found.setdefault(name, "")
+        for name, schema in found.items():
+            schemas.setdefault(name, {}).setdefault(schema, []).append(page.name)
+    assert {name: pages for name, pages in schemas.items() if len(pages) > 1} == {}
+    assert schemas["jobs"]['codec="json"']
 
 
 def test_wrong_output_is_seen(tmp_path: Path) -> None:
