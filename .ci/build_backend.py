@@ -57,7 +57,8 @@ def _check_compiler() -> None:
     if lacking:
         raise SystemExit(
             f"pagequeue is built from C, which needs {' and '.join(lacking)}: `apt-get install gcc "
-            "libc6-dev python3-dev` or `dnf install gcc python3-devel`, then try again"
+            "libc6-dev python3-dev`, `dnf install gcc python3-devel` or `apk add gcc musl-dev "
+            "linux-headers python3-dev`, then try again"
         )
 
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 Capture = pytest.CaptureFixture[str]
 ESCAPE = "\x1b["
 WAIT_SECONDS = 60.0
-BY_OTHERS = ("tasks", "journal")
-"""Groups of commands whose help has its examples in the guide."""
+GROUPS = {name.split()[0] for name in names() if " " in name}
+"""Of commands."""
 
 
 def call(capture: Capture, *arguments: object) -> tuple[int, str, str]:
@@ -96,7 +96,7 @@ def command_of(name: str) -> click.Command:
 # --- help -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in names() if not name.startswith(BY_OTHERS)])
+@pytest.mark.parametrize("name", [*names(), *sorted(GROUPS)])
 def test_help_of_every_command_has_an_example(name: str) -> None:
     """Of that command, with only options that it has."""
     command = command_of(name)
@@ -105,6 +105,12 @@ def test_help_of_every_command_has_an_example(name: str) -> None:
     examples = [line for line in text.splitlines() if start in line]
     assert examples
     known = {option for parameter in command.params for option in parameter.opts}
+    if isinstance(command, click.Group):  # its examples are those of its commands
+        assert all(
+            example.split()[2] in command.list_commands(click.Context(command))
+            for example in examples
+        )
+        return
     for example in examples:
         own = example.partition(" | ")[0].partition(" -- ")[0].partition(start)[2]
         assert set(re.findall(r"(?<=\s)--[\w-]+", own)) <= known, example

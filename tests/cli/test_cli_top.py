@@ -355,6 +355,15 @@ def test_keys_change_the_view(directory: Path) -> None:
         assert terminal.ends() == 0
 
 
+def test_help_fits_into_a_narrow_terminal() -> None:
+    """A line that is too long continues in the next one, and is not cut."""
+    lines = View("lag", reverse=False, helps=True).lines([], 60, 24, 2.0)
+    assert len(lines) <= 24
+    assert max(line.cell_len for line in lines) <= 60
+    text = " ".join(" ".join(line.plain.split()) for line in lines)
+    assert all(f"{name}: {column.what}" in text for name, column in COLUMNS.items())
+
+
 def test_rows_scroll_on_a_low_terminal(tmp_path: Path) -> None:
     """By line and page, not beyond the last row; also after the terminal has grown."""
     for number in range(9):

@@ -71,7 +71,8 @@ def test_missing_compiler_is_told_in_one_line(tmp_path: Path) -> None:
         assert done.returncode != 0
         assert done.stdout == ""
         assert re.fullmatch(
-            r"pagequeue .* a C compiler \(no-such-compiler\).*apt-get install gcc.*\n", done.stderr
+            r"pagequeue .* a C compiler \(no-such-compiler\).*apt-get install gcc.*apk add gcc.*\n",
+            done.stderr,
         )
     assert list(tmp_path.iterdir()) == []
 

@@ -41,7 +41,12 @@ def command() -> None:
 
     Each message of a queue is claimed by one worker of a group, and is redelivered until it is
     acknowledged.
-    """
+
+    \b
+    pagequeue group claim jobs mailers --count 10
+    pagequeue group ls jobs
+    pagequeue group dead jobs mailers
+    """  # noqa: D301 - click's own mark is the character
 
 
 def _groups(queue: Queue) -> list[ConsumerInfo]:

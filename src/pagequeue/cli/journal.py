@@ -32,7 +32,12 @@ COMMANDS: Final = {
 
 @click.group(cls=LazyGroup, modules=COMMANDS)
 def command() -> None:
-    """Journals: shared states that follow from a log of entries."""
+    """Journals: shared states that follow from a log of entries.
+
+    \b
+    pagequeue journal info accounts
+    pagequeue journal verify accounts --machine bank:Accounts
+    """  # noqa: D301 - click's own mark is the character
 
 
 def machine_option(*, required: bool) -> Callable[[_Function], _Function]:

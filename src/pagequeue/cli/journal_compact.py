@@ -39,7 +39,10 @@ def command(
 
     Other processes can append and follow meanwhile. Exits with code 1 if another process is
     compacting.
-    """
+
+    \b
+    pagequeue journal compact accounts --machine bank:Accounts
+    """  # noqa: D301 - click's own mark is the character
     with open_journal(directory, prefix, trust, machine_of(machine), snapshots=keep) as journal:
         report = journal.compact()
     if as_json:

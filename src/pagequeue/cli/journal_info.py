@@ -31,7 +31,11 @@ def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: b
     """Show the entries and snapshots of the journal in DIR.
 
     All snapshots are read and checked; the journal's machine is not needed.
-    """
+
+    \b
+    pagequeue journal info accounts
+    pagequeue journal info accounts --json
+    """  # noqa: D301 - click's own mark is the character
     info = journal_info(directory, prefix=prefix, trust=trust)
     if as_json:
         print_json(dataclasses.asdict(info))

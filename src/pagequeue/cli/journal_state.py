@@ -34,7 +34,12 @@ def command(
     *,
     as_json: bool,
 ) -> None:
-    """Print the state of the journal in DIR: what its machine dumps, one line for each chunk."""
+    """Print the state of the journal in DIR: what its machine dumps, one line for each chunk.
+
+    \b
+    pagequeue journal state accounts --machine bank:Accounts
+    pagequeue journal state accounts --machine bank:Accounts --at 1h
+    """  # noqa: D301 - click's own mark is the character
     found = machine_of(machine)
     with open_journal(directory, prefix, trust, found, read_only=True) as journal:
         if moment is None:

@@ -32,7 +32,11 @@ def command(
 
     With --machine all entries are applied again, and the result is compared with every snapshot.
     Prints one line for each problem and exits with code 1 if there is one.
-    """
+
+    \b
+    pagequeue journal verify accounts
+    pagequeue journal verify accounts --machine bank:Accounts
+    """  # noqa: D301 - click's own mark is the character
     figures: dict[str, object]
     with page_progress("checking pages") as progress, silenced_warnings():
         if machine is not None:

@@ -58,7 +58,11 @@ def command() -> None:
     """Queues in Spark: archive to Parquet, replay from there, profile.
 
     Needs the extra `spark`, and a Java from 17 on or the extra `spark-java`.
-    """
+
+    \b
+    pagequeue spark archive events --to table --consumer archive
+    pagequeue spark profile table --to profile.html
+    """  # noqa: D301 - click's own mark is the character
 
 
 def _setting(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> Any:  # noqa: ANN401

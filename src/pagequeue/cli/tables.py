@@ -63,11 +63,11 @@ def table_lines(
         blocks.append(Text(row[0], "cyan"))
         for title, text in zip(columns[1:], row[1:], strict=True):
             padding = " " * (title_width - cell_len(title))
-            blocks += map(Text, _wrapped(f"{GAP}{title}{padding}{GAP}", text, width))
+            blocks += map(Text, wrapped(f"{GAP}{title}{padding}{GAP}", text, width))
     return blocks
 
 
-def _wrapped(begin: str, text: str, width: int) -> list[str]:
+def wrapped(begin: str, text: str, width: int) -> list[str]:
     """Return a text in lines that end between words, each below the first word."""
     indent = " " * cell_len(begin)
     if cell_len(begin + text) <= width or len(indent) > width // 2:

@@ -45,7 +45,12 @@ def command() -> None:
 
     DIR is the directory of a task store (`pagequeue.tasks.TaskStore`). A task is named by its
     number and its version, as 17:3. Needs the extra `codecs`.
-    """
+
+    \b
+    pagequeue tasks insert albums resize '{"image": "1.png"}'
+    pagequeue tasks claim albums resize
+    pagequeue tasks ls albums --queues
+    """  # noqa: D301 - click's own mark is the character
 
 
 def _ref(text: str) -> tuple[int, int | None]:
@@ -159,7 +164,12 @@ def ls(
     by_queue: bool,
     moment: int | None,
 ) -> None:
-    """List the tasks of the store in DIR, oldest first."""
+    """List the tasks of the store in DIR, oldest first.
+
+    \b
+    pagequeue tasks ls albums --status dead
+    pagequeue tasks ls albums --queues
+    """  # noqa: D301 - click's own mark is the character
     if by_queue and (queue, status, moment) != (None, None, None):
         raise click.UsageError("--queues takes none of --queue, --status and --at; omit them")
     with _opened(directory, prefix, trust, read_only=True) as store:
@@ -224,8 +234,12 @@ def insert(
 ) -> None:
     """Insert a task for each VALUE, all at once, into the task queue QUEUE of the store in DIR.
 
-    A VALUE is JSON, like '{"image": "1.png"}'. Prints the new tasks.
-    """
+    A VALUE is JSON. Prints the new tasks.
+
+    \b
+    pagequeue tasks insert albums resize '{"image": "1.png"}'
+    pagequeue tasks insert albums resize --file values.jsonl
+    """  # noqa: D301 - click's own mark is the character
     texts = list(map(os.fsencode, values))
     if file is not None:
         with source(file) as descriptor, open(descriptor, "rb", closefd=False) as lines:
@@ -274,7 +288,11 @@ def claim(
     """Claim the next task of the task queues QUEUE of the store in DIR, and print it.
 
     It stays claimed until `pagequeue tasks done`, or until its lease ends.
-    """
+
+    \b
+    pagequeue tasks claim albums resize --lease 60
+    pagequeue tasks claim albums resize publish --count 10 --json
+    """  # noqa: D301 - click's own mark is the character
     options.check_output()
     if lease <= 0 or timeout < 0:
         raise click.UsageError("--lease is above 0 and --timeout 0 or more; give other seconds")
@@ -300,7 +318,11 @@ def done(
     *,
     as_json: bool,
 ) -> None:
-    """Finish claimed tasks of the store in DIR: all of them, or none if one has another version."""
+    """Finish claimed tasks of the store in DIR: all of them, or none if one has another version.
+
+    \b
+    pagequeue tasks done albums 17:3 18:1
+    """  # noqa: D301 - click's own mark is the character
     refs = [(number, version) for number, version in tasks if version is not None]
     if len(refs) < len(tasks):
         raise click.UsageError("a task is finished by number and version; write it as 17:3")
@@ -333,7 +355,11 @@ def retry(
     """Let tasks of the store in DIR be claimed now, whether they are dead, delayed or claimed.
 
     A worker that has one claimed cannot finish it any more. Deliveries are counted from 0.
-    """
+
+    \b
+    pagequeue tasks retry albums 17
+    pagequeue tasks retry albums --dead --queue resize
+    """  # noqa: D301 - click's own mark is the character
     if dead == bool(tasks) or (queue is not None and not dead):
         raise click.UsageError("give either tasks, or --dead, perhaps with --queue")
     with _opened(directory, prefix, trust) as store:

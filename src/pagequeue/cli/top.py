@@ -14,7 +14,7 @@ from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.screen import Ended, Screen, cell
 from pagequeue.cli.survey import NEW, Row, Survey
-from pagequeue.cli.tables import print_table
+from pagequeue.cli.tables import print_table, wrapped
 from pagequeue.cli.watch import age
 from pagequeue.util.console import output_console
 from pagequeue.util.text import grouped, human_bytes, printable_name, without_controls
@@ -247,7 +247,7 @@ class View:
     def lines(self, rows: Sequence[Row], width: int, height: int, interval: float) -> list[Text]:
         """Return the lines of a screen."""
         if self.helps:
-            return self._help()
+            return self._help(width)
         rows = ordered(rows, self.sort, reverse=self.reverse)
         room = max(1, height - HEAD_LINES)
         self.first = max(0, min(self.first, len(rows) - room))
@@ -308,17 +308,16 @@ class View:
         ]
         return Text("? help  q quit", "cyan").append("  " + ", ".join(words), "default")
 
-    def _help(self) -> list[Text]:
+    def _help(self, width: int) -> list[Text]:
         keys = [
             ("q", "quit"), ("?", "this help; any key leaves it"), ("R", "reverse the order"),
             ("space", "sample now"), ("↑ ↓ j k", "scroll, also by page up and page down"),
             (NAME_KEY, f"sort by {NAME}"),
         ]  # fmt: skip
+        keys += [(column.key, f"{name}: {column.what}") for name, column in COLUMNS.items()]
         lines = [Text("pagequeue top", "bold")]
-        lines += [Text(f"  {key:8}{what}") for key, what in keys]
-        lines += [
-            Text(f"  {column.key:8}{name}: {column.what}") for name, column in COLUMNS.items()
-        ]
+        for key, what in keys:
+            lines += map(Text, wrapped(f"  {key:8}", what, width))
         return lines
 
     def press(self, key: str, height: int) -> bool:

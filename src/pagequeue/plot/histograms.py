@@ -6,6 +6,7 @@ bin for each power of a root of two.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -100,13 +101,13 @@ class SizeBins:
             self.most = other.most if self.most is None else max(self.most, other.most)
 
     def quantile(self, part: float) -> float:
-        """Return the quantile `part`, to a fifth; 0 if the histogram is empty."""
+        """Return the quantile `part`, a whole number to a fifth; 0 if the histogram is empty."""
         wanted = part * self.total
         if self.total == 0 or wanted <= self.below:
             return 0.0
         i = int(np.searchsorted(np.cumsum(self.counts) + self.below, wanted))
         upper = float(self.edges()[min(i, len(self.counts) - 1) + 1])
-        return min(upper, float(self.most or 0))
+        return min(math.floor(upper), float(self.most or 0))
 
     def edges(self) -> NDArray[np.float64]:
         """Return where the bins begin, and the last one ends; float64, shape (257,)."""
