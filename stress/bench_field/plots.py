@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 3
 LEAST_BARS = 5  # a panel with fewer has room for as many, so that none is a block
-TITLE_WIDTH = 60
+TITLE_WIDTH = 52
 WIDTH, ROW_HEIGHT = 15.0, 3.8
 OUR_COLOR, OTHER_COLOR = "#3f51b5", "#b0b7c3"
 TAIL = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "p99.99": 0.9999}

@@ -7,12 +7,16 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from support import SMALL, Clock
 from tiers import slow_but
 
 from pagequeue import Queue
 from pagequeue.cli import main
+from pagequeue.plot import interactive
+from pagequeue.plot.figures import GREEN, SIZE_UNITS
+from pagequeue.plot.histograms import SizeBins, TimeBins
 from pagequeue.util.optional import install_command
 
 if TYPE_CHECKING:
@@ -155,3 +159,20 @@ def test_options_that_would_be_ignored_are_refused(
     assert main(["plot", directory, *options]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "q.jpeg").exists()
+
+
+def test_ticks_of_an_interactive_histogram_are_round() -> None:
+    """As those of a picture: not 2.83 B; and the labels of quantiles are above its bars."""
+    pytest.importorskip("plotly", reason="the extra `plot` is not installed")
+    bins = SizeBins()
+    bins.add(np.arange(1, 100_000, dtype=np.int64))
+    text = interactive.plots([("q", TimeBins())], [(bins, SIZE_UNITS, GREEN, "payload size")])
+    drawn = text[text.rindex("Plotly.newPlot(") :]
+    decoder = json.JSONDecoder()
+    start = drawn.index("[")
+    length = decoder.raw_decode(drawn[start:])[1]
+    layout, _ = decoder.raw_decode(drawn[drawn.index("{", start + length) :])
+    ticks = layout["xaxis3"]["ticktext"]
+    assert ticks[:3] == ["1 B", "4 B", "16 B"]
+    assert all(re.fullmatch(r"\d+ Ki?B|\d+ B", tick) for tick in ticks)
+    assert layout["yaxis3"]["range"][1] > 1.1 * bins.counts.max()

@@ -204,8 +204,16 @@ def _label_units(
     edges: NDArray[np.float64],
     units: tuple[tuple[float, str], ...],
 ) -> None:
-    """Put ticks where a person would: at powers of two of bytes, at 1, 2 and 5 of times."""
     ticker = library("matplotlib.ticker", "plot", "pictures")
+    panel.xaxis.set_major_locator(ticker.FixedLocator(unit_ticks(edges, units)))
+    panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: in_unit(x, units)))
+    panel.xaxis.set_minor_locator(ticker.NullLocator())
+
+
+def unit_ticks(
+    edges: NDArray[np.float64], units: tuple[tuple[float, str], ...]
+) -> NDArray[np.float64]:
+    """Return ticks where a person would: at powers of two of bytes, at 1, 2 and 5 of times."""
     if units is SIZE_UNITS:
         ticks = np.exp2(np.arange(np.ceil(np.log2(edges[0])), np.floor(np.log2(edges[-1])) + 1))
     else:
@@ -213,9 +221,8 @@ def _label_units(
         ticks = np.outer(decades, [1, 2, 5]).ravel()
     ticks = ticks[(ticks >= edges[0]) & (ticks <= edges[-1])]
     step = max(1, -(-len(ticks) // 14))
-    panel.xaxis.set_major_locator(ticker.FixedLocator(ticks[::step]))
-    panel.xaxis.set_major_formatter(ticker.FuncFormatter(lambda x, _: in_unit(x, units)))
-    panel.xaxis.set_minor_locator(ticker.NullLocator())
+    found: NDArray[np.float64] = ticks[::step]
+    return found
 
 
 def in_unit(number: float, units: tuple[tuple[float, str], ...]) -> str:

@@ -21,6 +21,7 @@ from pagequeue.plot.figures import (
     SIZE_UNITS,
     TIME_UNITS,
     in_unit,
+    unit_ticks,
 )
 from pagequeue.util.optional import library
 from pagequeue.util.text import printable_name
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 NS_PER_MS: Final = 10**6
 PANEL_PIXELS: Final = 260
+LABEL_ROOM: Final = 1.2
+"""Of a histogram: of its longest bar, so that the labels of the quantiles are above it."""
 BUTTONS: Final = ("toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d")
 """Those that need no other host."""
 CONFIG: Final[dict[str, object]] = {
@@ -112,8 +115,10 @@ def plots(
                     hovertemplate="%{y:,.4~s}/s<br>%{x|%Y-%m-%d %H:%M:%S.%L} UTC", **style,
                 ), row, 1,
             )  # fmt: skip
-    figure.update_xaxes(type="date", matches="x", row=1)
-    figure.update_xaxes(type="date", matches="x", title="time sent, UTC", row=2)
+    figure.update_xaxes(type="date", matches="x", tickangle=0, nticks=6, row=1)
+    figure.update_xaxes(
+        type="date", matches="x", tickangle=0, nticks=6, title="time sent, UTC", row=2
+    )
     figure.update_yaxes(title="messages/s", rangemode="tozero", row=1)
     figure.update_yaxes(title="payload bytes/s", rangemode="tozero", tickformat="~s", row=2)
     for row, panel in enumerate(panels, 3):
@@ -141,7 +146,8 @@ def _add_bins(
     """Add a histogram whose bars have equal widths, with lines at the quantiles."""
     used = np.flatnonzero(bins.counts)
     figure.update_xaxes(title=_name(what), row=row)
-    figure.update_yaxes(title="messages", tickformat=",", row=row)
+    most = float(bins.counts.max(initial=1))
+    figure.update_yaxes(title="messages", tickformat=",", range=[0, most * LABEL_ROOM], row=row)
     if not len(used):
         return
     low, high = int(used[0]), int(used[-1]) + 1
@@ -159,9 +165,9 @@ def _add_bins(
             showlegend=False,
         ), row, 1,
     )  # fmt: skip
-    step = max(1, len(edges) // 12)
-    texts = [in_unit(float(edge), units) for edge in edges[::step]]
-    figure.update_xaxes(tickvals=places[::step].tolist(), ticktext=texts, row=row)
+    ticks = unit_ticks(edges, units)
+    texts = [in_unit(float(tick), units) for tick in ticks]
+    figure.update_xaxes(tickvals=np.log2(ticks).tolist(), ticktext=texts, row=row)
     for part in QUANTILES:
         number = bins.quantile(part)
         if number > 0:
