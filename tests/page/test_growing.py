@@ -45,10 +45,12 @@ def _few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the disk be full beyond the first MiB of each file."""
     reserve = _core.reserve
 
-    def reserve_little(fd: int, position: int, length: int) -> None:
+    def reserve_little(
+        folder: int, name: str, device: int, inode: int, position: int, length: int
+    ) -> None:
         if position + length > 1 << 20:
             raise OSError(errno.ENOSPC, "no space left")
-        reserve(fd, position, length)
+        reserve(folder, name, device, inode, position, length)
 
     monkeypatch.setattr(_core, "reserve", reserve_little)
 

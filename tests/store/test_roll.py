@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import support
 from plugin import PAGE_NUMBER_AT, Disk, frames_of
 
 from pagequeue import CorruptPage, Queue, errors, repair_queue
@@ -18,6 +19,8 @@ from pagequeue import format as fmt
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pagequeue import Producer
 
 TAIL_EVEN_AT = 200
 FULL = b"x" * 1000  # three fit into a page
@@ -258,3 +261,75 @@ def test_page_with_messages_under_the_next_name_is_never_rolled_into(
             assert [m.payload[:1] for m in queue.replay()][:9] == [
                 bytes([65 + n]) for n in range(9)
             ]
+
+
+def made_ready(queue: Queue[bytes], producer: Producer[bytes], number: int) -> None:
+    """Wait until the core has a page for its next roll."""
+    queue._store.roller.prepare(number, reach=4096, filled_bytes=0, frame_bytes=24.0)
+    support.until(lambda: queue._store.roller.made(number) is not None)
+    producer._make_ready(number)
+    ready = producer._ready_page
+    assert ready is not None
+    assert ready.number == number
+
+
+def test_roll_into_a_page_that_is_ready_calls_no_python(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender continues; what follows a roll is done by the thread in the background."""
+    rolled: list[int] = []
+    with disk.open() as queue, queue.producer() as producer:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("the sender rolls by itself")
+
+        monkeypatch.setattr(type(producer), "_roll_from", refuse)
+        queue._store.after_roll = lambda: rolled.append(producer._page_number)
+        for number in (2, 3):
+            made_ready(queue, producer, number)
+            while producer._page_number == number - 1:
+                producer.send(FULL)
+            support.until(lambda wanted=number: rolled[-1:] == [wanted])
+            page = producer._page
+            assert page is not None
+            assert page.number == number
+            assert number - 1 not in queue._store.roller._pages
+        assert producer.send(FULL) == 7
+        assert [message.sequence for message in queue.replay()] == list(range(8))
+
+
+@pytest.mark.parametrize("gone", ["lock", "page", "rolled", "rotated"])
+def test_roll_into_a_page_that_is_ready_only_where_nothing_changed(disk: Disk, gone: str) -> None:
+    """The core leaves all else to Python: a replaced lock, a truncated page, others' rolls."""
+    with disk.open() as queue, disk.open() as other, queue.producer() as producer:
+        made_ready(queue, producer, 2)
+        for _ in range(3):
+            producer.send(FULL)
+        if gone == "lock":
+            (disk.directory / "queue.lock").unlink()
+            with pytest.raises(errors.LockReplaced):
+                producer.send(FULL)
+            return
+        if gone == "page":
+            os.truncate(disk.page(2), 0)
+        elif gone == "rolled":
+            with other.producer() as second:
+                assert second.send(FULL) == 3
+        else:
+            producer.rotate()
+        assert producer.send(FULL) == (4 if gone == "rolled" else 3)
+        assert producer._page_number == 2
+        assert [m.sequence for m in queue.replay()] == list(range(producer.send(b"y")))
+    assert numbers(disk)[:2] == [1, 2]
+
+
+def test_closed_producer_releases_the_page_that_is_ready(disk: Disk) -> None:
+    """Else its map would live as long as the handle."""
+    with disk.open() as queue:
+        producer = queue.producer()
+        made_ready(queue, producer, 2)
+        producer.close()
+        assert not producer._make_ready(2)
+        assert producer._ready_page is None
+        with pytest.raises(errors.ClosedError):
+            producer.send(b"x")

@@ -60,10 +60,10 @@ class BulkProducer(Producer):
         """Say how many bytes of frames follow those that are sent next."""
         self._rest_bytes = rest_bytes
 
-    def _populate_ahead(self, position: int) -> None:
+    def _on_ahead(self, position: int) -> None:
         page = self._page
         if not self._is_staging or page is None:
-            super()._populate_ahead(position)
+            super()._on_ahead(position)
             return
         store, page_bytes = self._store, len(page.region)
         start = max(page.populated, position)

@@ -25,8 +25,6 @@ from pagequeue.page.spare import page_from_spare
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -288,12 +286,9 @@ class WritablePage:
         if not self.is_large or region.is_renewable:
             return
         names = fmt.page_name(prefix, number), fmt.index_name(prefix, number)
-        found = [folder.status(name) for name in names]
-        self._files = [
-            (name, (-1, -1) if status is None else (status.st_dev, status.st_ino))
-            for name, status in zip(names, found, strict=True)
-        ]
+        self._files = [(name, folder.identity(name) or (-1, -1)) for name in names]
         if reserved is None:
+            found = [folder.status(name) for name in names]
             is_whole = all(status is not None and _has_all_blocks(status) for status in found)
             self.reserved = len(region) if is_whole else 0
 
@@ -332,32 +327,12 @@ class WritablePage:
         if end + RESERVE_MIN > size:
             end = size
         page, index = self._files
-        self._reserve_file(*page, begin, end)
+        _reserve(self._folder, *page, begin, end)
         share = len(self.index) / size
         # An index is only a hint: one that was removed is written on, and rebuilt by a reader.
         with contextlib.suppress(errors.QueueNotFound):
-            self._reserve_file(*index, int(begin * share), math.ceil(end * share))
+            _reserve(self._folder, *index, int(begin * share), math.ceil(end * share))
         self.reserved = max(self.reserved, end)
-
-    def _reserve_file(self, name: str, identity: Identity, first: int, end: int) -> None:
-        with self._opened(name, identity) as fd:
-            _reserve(fd, first, end, self._folder.full(name))
-
-    @contextlib.contextmanager
-    def _opened(self, name: str, identity: Identity) -> Iterator[int]:
-        """Open the page or its index for as long as a block runs.
-
-        Raises:
-            QueueNotFound: the file that is mapped has its name no more.
-        """
-        with self._folder.opened(name, writable=True) as fd:
-            status = os.fstat(fd)
-            if (status.st_dev, status.st_ino) != identity:
-                raise errors.QueueNotFound(
-                    "another file has this name now",
-                    path=self._folder.full(name), remedy="open the queue again",
-                )  # fmt: skip
-            yield fd
 
     def release(self, count: int) -> None:
         """Give back the blocks that a sealed page of `count` messages and its index do not need.
@@ -383,8 +358,8 @@ class WritablePage:
             end = whole - mmap.PAGESIZE
             if end - begin < RESERVE_MIN:
                 continue
-            with contextlib.suppress(OSError), self._opened(name, identity) as fd:
-                _core.release(fd, begin, end - begin)
+            with contextlib.suppress(OSError), self._folder.descriptor as folder:
+                _core.release(folder, name, *identity, begin, end - begin)
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
         """Reserve a range of the page and the index records it will need; take its page faults.
@@ -468,7 +443,9 @@ def make_page(
     index.on_lost = partial(lost_page, folder.full(index_name))
     region.on_lost = partial(lost_page, folder.full(page_name))
     region.queue_id = meta.queue_id
-    return WritablePage(folder, prefix, header.page_number, region, index, reserved)
+    page = WritablePage(folder, prefix, header.page_number, region, index, reserved)
+    page.header = header.encode()
+    return page
 
 
 def renamed_page(folder: Directory, prefix: str, page: WritablePage, number: int) -> WritablePage:
@@ -673,8 +650,8 @@ def index_to_rebuild(folder: Directory, prefix: str, meta: AllMeta, number: int)
     index = writable_index(folder, prefix, meta, number, reserved=False)
     share = status.st_blocks * 512 * meta.index_bytes // meta.page_bytes
     name = fmt.index_name(prefix, number)
-    with folder.opened(name, writable=True) as fd:
-        _reserve(fd, 0, min(share + RESERVE_UNIT, meta.index_bytes), folder.full(name))
+    identity = folder.identity(name) or (-1, -1)
+    _reserve(folder, name, identity, 0, min(share + RESERVE_UNIT, meta.index_bytes))
     return index
 
 
@@ -699,14 +676,33 @@ def zero_after(folder: Directory, name: str, region: _core.Region, position: int
     return changed
 
 
-def _reserve(fd: int, begin: int, end: int, path: str) -> None:
-    """Reserve blocks of a file for a range, or for all of it where the system cannot do that."""
+def _reserve(folder: Directory, name: str, identity: Identity, first: int, end: int) -> None:
+    """Reserve blocks of a file for a range, or for all of it where the system cannot do that.
+
+    Raises:
+        DiskFull, SystemLimit: the disk has none.
+        QueueNotFound: another file has this name now, or none.
+    """
+    path = folder.full(name)
     try:
-        _core.reserve(fd, begin, end - begin)
+        with folder.descriptor as at:
+            _core.reserve(at, name, *identity, first, end - first)
+    except FileNotFoundError as error:
+        raise _replaced(path) from error
     except OSError as error:
         if error.errno not in CANNOT:
             raise_typed(error, path, "reserving blocks")
-        os.posix_fallocate(fd, 0, os.fstat(fd).st_size)
+        with folder.opened(name, writable=True) as fd:
+            status = os.fstat(fd)
+            if (status.st_dev, status.st_ino) != identity:
+                raise _replaced(path) from error
+            os.posix_fallocate(fd, 0, status.st_size)
+
+
+def _replaced(path: str) -> errors.QueueNotFound:
+    return errors.QueueNotFound(
+        "another file has this name now", path=path, remedy="open the queue again"
+    )
 
 
 def scan_region(

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
@@ -86,8 +87,10 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         "_ahead_since",
         "_deferred",
         "_guard",
+        "_job",
         "_lock_file",
         "_page",
+        "_ready_page",
         "_store",
         "_syncs",
         "_told_reserved",
@@ -96,6 +99,8 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
     _store: Store
     _syncs: bool
     _page: WritablePage | None
+    _ready_page: WritablePage | None
+    _job: Callable[[], None]
     _told_reserved: int
     _guard: threading.RLock
     _lock_file: LivenessLock
@@ -127,7 +132,9 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._store = store
         self._lock_file = lock_file  # closed when no call is inside: the core has its descriptor
         self._guard = threading.RLock()
-        self._page = None
+        self._page = None  # or the one before that of the core: see `_follow`
+        self._ready_page = None  # the last one that the core was given for its next roll
+        self._job = partial(_look_ahead, weakref.ref(self))
         self._told_reserved = -1  # of the page, to the core
         self._ahead_since = (0.0, 0)
         self._deferred = DeferredEvents()
@@ -478,7 +485,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
 
     def _detach_all(self) -> None:
         with self._guard:
-            self._page = None
+            self._page = self._ready_page = None
             self._detach()
 
     def rotate(
@@ -552,7 +559,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             self._flush_sent(value)
         elif event == _core.EVENT_AHEAD:
             with contextlib.suppress(errors.ClosedError):  # the message is sent
-                self._populate_ahead(value)
+                self._on_ahead(value)
         elif self._deferred.defers(event, value, self._page_number):
             pass  # this is an event loop's thread, which must not block
         elif event == _core.EVENT_MOVED:
@@ -589,6 +596,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
 
     def _check_whole(self) -> None:
         """Raise if the active page or the write meta was truncated while it was open."""
+        self._follow()
         page = self._page
         if self._store.write_meta.region.broken or (page is not None and page.region.broken):
             raise self._lost(page)
@@ -637,6 +645,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 "then call again",
             )
         elif event == _core.EVENT_LOST:
+            self._follow()
             error = self._lost(self._page)
         elif event == _core.EVENT_NO_LOCK:
             error = _no_lock(store, value)
@@ -664,6 +673,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 if tail.page_number == 0:  # truncated inside its only OS page: zeros
                     raise lost_meta(store.write_meta.path, 0)
                 if self._page_number == tail.page_number:
+                    self._follow()
                     return  # another thread did it
                 try:
                     page = store.roller.page(tail.page_number)
@@ -671,6 +681,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 except (errors.QueueNotFound, errors.CorruptPage):
                     if store.tail.page_number == tail.page_number:
                         raise  # else others rolled again, and this page was retired or compressed
+            self._follow()  # else the page before would be forgotten without what follows its roll
             self._ahead_since = (time.monotonic(), tail.position)
             is_whole = store.meta.is_ring and page.populated >= len(page.region)
             self._attach(
@@ -686,6 +697,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             old: list[object] = [self._page]
             is_renewable = self._page is not None and self._page.region.is_renewable
             self._page = page
+            self._ready_page = None
             store.roller.forget_before(page.number)
             if not is_renewable:  # else the roller has it, and to wake the thread costs more
                 store.background.drop(old)
@@ -756,21 +768,16 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             with self._guard:
                 if not self._is_at(number):
                     return None  # another process rolled meanwhile
+                self._follow()
                 result = self._roll(next_page.region, store.roller.header(next_page))
                 if result == _core.APPEND_LOST:
                     raise self._lost(next_page if next_page.region.broken else self._page)
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._damaged()
                 if result == _core.APPEND_DONE:
-                    old, before = self._page, self._first_sequence
                     # From its map: retention may have removed the file already.
                     first_sequence = next_page.region.load(FIRST_SEQUENCE_AT)
-                    # The pages of a ring are used again, whole.
-                    if old is not None and old.is_large and not store.meta.is_ring:
-                        count = first_sequence - before
-                        store.background.submit(partial(_release, store, old, count))
-                    if store.after_roll is not None:
-                        store.background.submit(store.after_roll)
+                    self._after_roll(first_sequence)
         self._move()
         return first_sequence
 
@@ -815,11 +822,62 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         ):
             raise self._damaged()
 
-    def _populate_ahead(self, position: int) -> None:
-        """Take page faults ahead of the tail, and create the next page, in the background."""
-        page, store = self._page, self._store
-        if page is None:
-            return
+    def _after_roll(self, first_sequence: int) -> None:
+        """Have done in the background what follows a roll from `_page`."""
+        store, old = self._store, self._page
+        # The pages of a ring are used again, whole.
+        if old is not None and old.is_large and not store.meta.is_ring:
+            count = first_sequence - old.region.load(FIRST_SEQUENCE_AT)
+            store.background.submit_later(partial(_release, store, old, count))
+        if store.after_roll is not None:
+            store.background.submit(store.after_roll)
+
+    def _follow(self) -> bool:
+        """Do what follows a roll that the core made into the page that was ready.
+
+        Returns:
+            whether it made one since the last call.
+        """
+        with self._guard:
+            page = self._ready_page
+            if page is None or page.number != self._page_number or self._closed:
+                return False
+            self._ready_page = None
+            then, there = self._ahead_since
+            before = self._page
+            self._ahead_since = (then, there - (0 if before is None else len(before.region)))
+            if before is not None:
+                self._after_roll(page.region.load(FIRST_SEQUENCE_AT))
+            old: list[object] = [before]
+            del before
+            self._page = page
+            self._store.roller.forget_before(page.number)
+            self._store.background.drop(old)
+            return True
+
+    def _on_ahead(self, position: int) -> None:
+        """Let the background look ahead: page faults, and the next page."""
+        if not self._store.background.submit(self._job):  # it has no thread
+            self._ahead(position + SLOW_AHEAD_BYTES)
+
+    def _look_ahead(self) -> None:
+        """Take page faults ahead of the tail, and make the next page; called in the background."""
+        store = self._store
+        with store.folder.descriptor:
+            has_rolled = self._follow()
+            page, tail = self._page, store.tail
+            if page is None or self._closed or tail.page_number != page.number:
+                return  # it is done again in the page that is active by now
+            if has_rolled and tail.position < FIRST_AHEAD_BYTES:
+                self._ahead(fmt.PAGE_HEADER_BYTES + FIRST_AHEAD_BYTES)
+                return
+            self._populate_ahead(page, tail)
+            self._make_ready(page.number + 1)
+            if self._ready_page is None:  # it is being made
+                store.background.submit(partial(_make_ready, weakref.ref(self), page.number + 1))
+
+    def _populate_ahead(self, page: WritablePage, tail: Tail) -> None:
+        store, position = self._store, tail.position
         then, there = self._ahead_since
         now = time.monotonic()
         self._ahead_since = (now, position)
@@ -828,15 +886,17 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         page_bytes = len(page.region)
         start = max(page.populated, position)
         end = min(position + reach, page_bytes)
-        tail = store.tail
         frame_bytes = position / max(tail.count, 1)
         # A flush writes every folio that has a changed byte, whole, and filling makes large ones.
         is_filled = fast and not store.write_meta.is_durable_inside(tail)
-        if end > start:
-            page.populated = end
-            store.background.submit(lambda: page.populate(start, end, frame_bytes))
         # The first page of a queue that will stay small is not followed by a whole second one.
         soon = page_bytes // (4 if page.number == fmt.FIRST_PAGE else page_bytes)
+        following = position + reach // 4
+        self._ahead(min(following, soon) if position < soon else following)
+        page.populated = max(page.populated, end)
+        is_whole = end == page_bytes  # then the next page is more urgent
+        if end > start and not is_whole:
+            self._populate(page, start, end, frame_bytes)
         if (fast and position >= soon) or position >= page_bytes // 2:
             store.roller.prepare(
                 page.number + 1,
@@ -844,8 +904,50 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 filled_bytes=page_bytes if is_filled else 0,
                 frame_bytes=frame_bytes,
             )
-        following = position + reach // 4
-        self._ahead(min(following, soon) if position < soon else following)
+        if end > start and is_whole:
+            known = weakref.ref(self)
+            store.background.submit(partial(_populate, known, page, start, end, frame_bytes))
+
+    def _populate(self, page: WritablePage, start: int, end: int, frame_bytes: float) -> None:
+        with self._store.folder.descriptor:
+            page.populate(start, end, frame_bytes)
+            self._tell_reserved(page)
+
+    def _make_ready(self, number: int) -> None:
+        """Give the next page to the core, so that its roll needs no call of Python."""
+        store = self._store
+        # A ring makes it when it is needed.
+        page = None if store.meta.is_ring else store.roller.made(number)
+        if page is None or page.region.broken:
+            return
+        header = store.roller.header(page)
+        with self._guard:
+            if self._ready_page is None and self._page_number + 1 == number and self._ready(
+                page.region, page.index, number, *page.reserved_bytes, header,
+                store.folder.descriptor, store.folder.watched,
+            ):  # fmt: skip
+                self._ready_page = page
+
+
+def _look_ahead(known: weakref.ref[Producer[Any]]) -> None:
+    producer = known()
+    if producer is not None:
+        producer._look_ahead()  # noqa: SLF001 - a job of its own
+
+
+def _populate(
+    known: weakref.ref[Producer[Any]], page: WritablePage, start: int, end: int, frame_bytes: float
+) -> None:
+    producer = known()
+    if producer is not None:
+        producer._populate(page, start, end, frame_bytes)  # noqa: SLF001 - a job of its own
+
+
+def _make_ready(known: weakref.ref[Producer[Any]], number: int) -> None:
+    producer = known()
+    if producer is not None:
+        with producer._store.folder.descriptor:  # noqa: SLF001 - a job of its own
+            producer._make_ready(number)  # noqa: SLF001 - the same
 
 
 def _release(store: Store, page: WritablePage, count: int) -> None:

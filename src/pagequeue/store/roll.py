@@ -115,6 +115,10 @@ class Roller:
         if old:
             self._background.drop(old)
 
+    def made(self, number: int) -> WritablePage | None:
+        """Return a page that this process has mapped; None: it has not."""
+        return self._pages.get(number)
+
     def can_renew(self, number: int) -> bool:
         """Whether a retired page of a ring is mapped here, so that the next one can use it."""
         return number in self._left
@@ -255,8 +259,8 @@ class Roller:
                 page = self._keep(self._make(number, filled_bytes, frame_bytes))
             end = min(reach, len(page.region))
             if end > page.populated:
-                page.populated = end
-                page.populate(0, end, frame_bytes)
+                page.populated = end  # later: a producer can roll into it before
+                self._background.submit(partial(page.populate, 0, end, frame_bytes))
 
         self._background.submit(job)
 
@@ -304,6 +308,9 @@ class Roller:
             )
         with self.lock.exclusive(self._lock_timeout, "making the next page"):
             self._folder.check()
+            known = self._pages.get(number)
+            if known is not None and not known.region.broken:
+                return known  # another thread made it meanwhile
             if self._folder.exists(publishing_name(self._prefix)):  # its publisher died (M4)
                 resolve_pending(
                     self._folder,
@@ -329,25 +336,28 @@ class Roller:
                     if page is not None:
                         self._refuse_used(page)
                         return page
-                header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
-                if self._is_ring:
-                    return self.renew(number, *self.head()) or self._fresh(header)
-                # A spare pays off where all memory of the page is needed at once; for a slow
-                # producer its zeros would only be written to the disk.
-                may_reuse = self._is_fast
-                if not may_reuse and has_spare(self._folder, self._prefix):
-                    self._background.submit(partial(drop_spare, self._folder, self._prefix))
-                return make_page(
-                    self._folder,
-                    self._prefix,
-                    self._meta,
-                    header,
-                    filled_bytes=filled_bytes,
-                    frame_bytes=frame_bytes,
-                    may_reuse=may_reuse,
-                    may_grow=not may_reuse,
-                )
+                return self._keep(self._new(number, filled_bytes, frame_bytes))
         return self._mapped(number)
+
+    def _new(self, number: int, filled_bytes: int, frame_bytes: float) -> WritablePage:
+        header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
+        if self._is_ring:
+            return self.renew(number, *self.head()) or self._fresh(header)
+        # A spare pays off where all memory of the page is needed at once; for a slow producer its
+        # zeros would only be written to the disk.
+        may_reuse = self._is_fast
+        if not may_reuse and has_spare(self._folder, self._prefix):
+            self._background.submit(partial(drop_spare, self._folder, self._prefix))
+        return make_page(
+            self._folder,
+            self._prefix,
+            self._meta,
+            header,
+            filled_bytes=filled_bytes,
+            frame_bytes=frame_bytes,
+            may_reuse=may_reuse,
+            may_grow=not may_reuse,
+        )
 
     def _fresh(self, header: PageHeader) -> WritablePage:
         """Make a new page of a ring, whose memory will be used again and again."""

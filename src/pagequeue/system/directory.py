@@ -228,6 +228,11 @@ class Directory:
         """
         self._guard.check(self)
 
+    @property
+    def watched(self) -> tuple[tuple[bytes, int, int], ...]:
+        """The files that `check` looks for: name, device and inode."""
+        return self._guard.watched
+
     # --- files ------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -431,7 +436,8 @@ class Directory:
             DiskFull, SystemLimit, AccessDenied: making it failed; no file is left.
         """
         temporary = f"{name}.tmp-{maker or uuid.uuid4().hex}"
-        self.remove(temporary)
+        if self.exists(temporary):  # hardly ever
+            self.remove(temporary)
         try:
             with self.descriptor as folder:
                 return _core.Region.make(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from typing import Protocol
 
@@ -42,6 +43,11 @@ class FileIdentityGuard:
     def add(self, writer: Stoppable) -> None:
         """Register a writer; `check` stops it when it finds a replaced file."""
         self._writers[id(writer)] = writer
+
+    @property
+    def watched(self) -> tuple[tuple[bytes, int, int], ...]:
+        """The watched names, each with the device and inode of its file."""
+        return tuple((os.fsencode(name), *file) for name, file in self._watched.items())
 
     @property
     def is_replaced(self) -> bool:

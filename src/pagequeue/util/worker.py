@@ -13,7 +13,7 @@ import logging
 import time
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pagequeue import _core, errors
 from pagequeue.util.single_thread import SingleThread
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Jobs: TypeAlias = SimpleQueue[Callable[[], object] | None]
 
 log: logging.Logger = logging.getLogger("pagequeue")
+LATER_MAX: Final = 2
+"""Jobs that may wait for the thread to have nothing else to do: each can hold a page."""
 
 
 class Repeated:
@@ -56,10 +58,13 @@ class Background:
 
     def __init__(self) -> None:
         self._jobs: Jobs = SimpleQueue()
+        self._later: Jobs = SimpleQueue()
         self._held: list[object] = []
         self._repeated = Repeated()
         self._worker = SingleThread(
-            "pagequeue", partial(_work, self._jobs, self._repeated), partial(_finish, self._jobs)
+            "pagequeue",
+            partial(_work, self._jobs, self._later, self._repeated),
+            partial(_finish, self._jobs, self._later),
         )
         self._fork_count = _core.fork_count()
         self._closed = False
@@ -86,6 +91,14 @@ class Background:
             self.end()
         return True
 
+    def submit_later(self, job: Callable[[], object]) -> bool:
+        """Run a job when there is nothing else to do, or when some of these wait."""
+        self._later.put(job)
+        if not self.submit(bool):  # a thread that waits for jobs looks again
+            _drop(self._later)
+            return False
+        return True
+
     def repeat(self, job: Callable[[], bool], seconds: float) -> None:
         """Run a job every so many seconds, until it returns False; one job for each object.
 
@@ -109,6 +122,7 @@ class Background:
     def leave_to_parent(self) -> None:
         """Drop in a fork's child what waits for the worker, which only the parent has."""
         _drop(self._jobs)
+        _drop(self._later)
         _empty(self._held)
 
     def end(self) -> None:
@@ -119,7 +133,7 @@ class Background:
         if self._worker.is_there:
             self._jobs.put(None)
         else:
-            _finish(self._jobs)
+            _finish(self._jobs, self._later)
             _empty(self._held)
 
     def await_end(self, seconds: float) -> None:
@@ -142,23 +156,37 @@ def _empty(held: list[object]) -> None:
             held.pop()
 
 
-def _finish(jobs: Jobs) -> None:
+def _finish(jobs: Jobs, later: Jobs) -> None:
     """Drop all jobs; the end marker stays for every thread."""
     _drop(jobs)
+    _drop(later)
     jobs.put(None)
 
 
-def _work(jobs: Jobs, repeated: Repeated) -> None:
-    while True:
+def _work(jobs: Jobs, later: Jobs, repeated: Repeated) -> None:
+    is_ending = False
+    while not is_ending or not later.empty():
         job: Callable[[], object] | None
         try:
-            job = jobs.get(timeout=repeated.seconds_left())
+            if is_ending or later.qsize() > LATER_MAX:
+                job = later.get_nowait()
+            elif later.empty():
+                job = jobs.get(timeout=repeated.seconds_left())
+            else:
+                job = jobs.get_nowait()
         except Empty:
-            job = repeated.run
+            job = _taken(later) or repeated.run
         if job is None:
-            return
+            is_ending = True
+            continue
         try:
             job()
         except Exception as error:  # noqa: BLE001 - no job may end the thread
             log.debug("a background job failed: %s", error)
         del job
+
+
+def _taken(jobs: Jobs) -> Callable[[], object] | None:
+    with contextlib.suppress(Empty):
+        return jobs.get_nowait()
+    return None

@@ -187,42 +187,6 @@ static int fill(int fd, const content *wanted) {
     return error != 0 ? error : write_at(fd, wanted->data.buf, (size_t)wanted->data.len, 0);
 }
 
-PyObject *pq_core_reserve(PyObject *Py_UNUSED(module), PyObject *args) {
-    int fd, error;
-    unsigned long long at, bytes;
-    if (!PyArg_ParseTuple(args, "iKK:reserve", &fd, &at, &bytes)) {
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    error = reserve_range(fd, at, bytes);
-    Py_END_ALLOW_THREADS
-    if (error != 0) {
-        errno = error;
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
-}
-
-/* The file keeps its size, and reads as zeros there. */
-PyObject *pq_core_release(PyObject *Py_UNUSED(module), PyObject *args) {
-    int fd, result = -1;
-    unsigned long long at, bytes;
-    if (!PyArg_ParseTuple(args, "iKK:release", &fd, &at, &bytes)) {
-        return NULL;
-    }
-#if defined(__linux__)
-    Py_BEGIN_ALLOW_THREADS
-    result = fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
-    Py_END_ALLOW_THREADS
-#else
-    errno = EOPNOTSUPP;
-#endif
-    if (result != 0) {
-        return PyErr_SetFromErrno(PyExc_OSError);
-    }
-    Py_RETURN_NONE;
-}
-
 /* A descriptor of the same file that is not the number of a standard stream: where these are
  * closed, a later print would write into the file. -1 = failed, with errno. */
 static int above_standard(int fd) {
@@ -242,6 +206,74 @@ static int hold(int fd) {
         return 0; /* without locks no process can lock it exclusively, and no file is reused */
     }
     return errno;
+}
+
+#if defined(__linux__)
+static int punch(int fd, uint64_t at, uint64_t bytes) {
+    int how = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return fallocate(fd, how, (off_t)at, (off_t)bytes) == 0 ? 0 : errno;
+}
+#else
+static int punch(int fd, uint64_t at, uint64_t bytes) {
+    (void)fd, (void)at, (void)bytes;
+    return EOPNOTSUPP;
+}
+#endif
+
+typedef struct {
+    int folder;
+    const char *name;
+    unsigned long long device, inode, at, bytes;
+} file_range;
+
+/* Of the file that has a name, if that is the expected one, and still is when its lock is shared: a
+ * page's file cannot be used again from then on (I13). */
+static int over_file(const file_range *range, int (*apply)(int, uint64_t, uint64_t)) {
+    struct stat named, own;
+    int fd = above_standard(
+        openat(range->folder, range->name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    if (fd < 0) {
+        return errno;
+    }
+    int error = hold(fd);
+    if (error == 0 && (fstatat(range->folder, range->name, &named, AT_SYMLINK_NOFOLLOW) != 0 ||
+                       fstat(fd, &own) != 0)) {
+        error = errno;
+    }
+    if (error == 0 && (named.st_dev != range->device || named.st_ino != range->inode ||
+                       own.st_dev != range->device || own.st_ino != range->inode)) {
+        error = ENOENT;
+    }
+    error = error != 0 ? error : apply(fd, range->at, range->bytes);
+    close(fd);
+    return error;
+}
+
+/* All in one call: see `region_make`. */
+static PyObject *core_over_file(PyObject *args, int (*apply)(int, uint64_t, uint64_t)) {
+    int error;
+    file_range range;
+    if (!PyArg_ParseTuple(args, "isKKKK", &range.folder, &range.name, &range.device, &range.inode,
+                          &range.at, &range.bytes)) {
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    error = over_file(&range, apply);
+    Py_END_ALLOW_THREADS
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *pq_core_reserve(PyObject *Py_UNUSED(module), PyObject *args) {
+    return core_over_file(args, reserve_range);
+}
+
+/* The file keeps its size, and reads as zeros there. */
+PyObject *pq_core_release(PyObject *Py_UNUSED(module), PyObject *args) {
+    return core_over_file(args, punch);
 }
 
 #if defined(__linux__) && defined(MADV_POPULATE_WRITE)

@@ -51,6 +51,10 @@ static int writer_traverse(Writer *self, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)self->page);
     Py_VISIT((PyObject *)self->index);
     Py_VISIT((PyObject *)self->group_file);
+    Py_VISIT((PyObject *)self->ready.to.page);
+    Py_VISIT((PyObject *)self->ready.to.index);
+    Py_VISIT(self->ready.folder);
+    Py_VISIT(self->ready.watched);
     Py_VISIT(self->clock);
     return 0;
 }
@@ -253,6 +257,15 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
         if (result < 0) {
             return -1;
         }
+        if (result == PQ_APPEND_FULL) {
+            int rolled = pq_writer_roll_ready(self);
+            if (rolled < 0) {
+                return -1;
+            }
+            if (rolled) {
+                continue;
+            }
+        }
         pq_event event = refused(self, &try, result, total, &lost, &value);
         if (pq_event_raise((PyObject *)self, event, value) <= 0) {
             return -1;
@@ -262,32 +275,37 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
 
 /* --- what the Python layers call -------------------------------------------------------------- */
 
-static PyObject *writer_attach(Writer *self, PyObject *args) {
-    Region *page, *index;
-    unsigned long long number, first_sequence, ahead_at, page_reserved, index_reserved;
-    if (!PyArg_ParseTuple(args, "O!O!KKKKK:_attach", pq_region_type, &page, pq_region_type, &index,
-                          &number, &first_sequence, &ahead_at, &page_reserved, &index_reserved) ||
-        pq_page_check(page, 1, "page") < 0 ||
-        pq_region_check(index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
-        return NULL;
-    }
+void pq_writer_attach(Writer *self, const pq_attachment *to) {
     Region *old_page = self->page, *old_index = self->index;
-    Py_INCREF((PyObject *)page);
-    Py_INCREF((PyObject *)index);
-    self->page = page;
-    self->index = index;
-    self->at.page = page->base;
-    self->at.page_bytes = page->bytes;
-    self->at.queue_state = page->queue_state;
-    self->at.page_number = number;
-    self->at.first_sequence = first_sequence;
-    self->at.index = index->base;
-    self->at.index_capacity = index->bytes / PQ_INDEX_RECORD_BYTES;
-    self->at.reserved_bytes = page_reserved;
-    self->at.reserved_records = index_reserved / PQ_INDEX_RECORD_BYTES;
-    self->ahead_at = ahead_at;
+    Py_INCREF((PyObject *)to->page);
+    Py_INCREF((PyObject *)to->index);
+    self->page = to->page;
+    self->index = to->index;
+    self->at.page = to->page->base;
+    self->at.page_bytes = to->page->bytes;
+    self->at.queue_state = to->page->queue_state;
+    self->at.page_number = to->number;
+    self->at.first_sequence = to->first_sequence;
+    self->at.index = to->index->base;
+    self->at.index_capacity = to->index->bytes / PQ_INDEX_RECORD_BYTES;
+    self->at.reserved_bytes = to->page_reserved;
+    self->at.reserved_records = to->index_reserved / PQ_INDEX_RECORD_BYTES;
+    self->ahead_at = to->ahead_at;
     Py_XDECREF((PyObject *)old_page);
     Py_XDECREF((PyObject *)old_index);
+}
+
+static PyObject *writer_attach(Writer *self, PyObject *args) {
+    pq_attachment to;
+    if (!PyArg_ParseTuple(args, "O!O!KKKKK:_attach", pq_region_type, &to.page, pq_region_type,
+                          &to.index, &to.number, &to.first_sequence, &to.ahead_at,
+                          &to.page_reserved, &to.index_reserved) ||
+        pq_page_check(to.page, 1, "page") < 0 ||
+        pq_region_check(to.index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
+        return NULL;
+    }
+    pq_writer_attach(self, &to);
+    pq_writer_unready(self);
     Py_RETURN_NONE;
 }
 
@@ -311,30 +329,12 @@ static PyObject *writer_reserved(Writer *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Returns a pq_append_result. */
-static PyObject *writer_roll(Writer *self, PyObject *args) {
-    Region *next_page;
-    Py_buffer header;
-    if (!PyArg_ParseTuple(args, "O!y*:_roll", pq_region_type, &next_page, &header)) {
-        return NULL;
-    }
-    int result = -1;
-    if (header.len != (Py_ssize_t)PQ_PAGE_HEADER_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a page header has another size");
-    } else if (pq_region_check(next_page, PQ_PAGE_BYTES_MIN, 1, "next page") == 0 &&
-               pq_writer_ready(self)) {
-        attempt try = {.what = PQ_DO_ROLL, .next_page = next_page, .header = header.buf};
-        result = pq_writer_run(self, &try, 1);
-    }
-    PyBuffer_Release(&header);
-    return result < 0 ? NULL : PyLong_FromLong(result);
-}
-
 static PyObject *writer_detach(Writer *self, PyObject *Py_UNUSED(unused)) {
     self->closed = 1; /* a thread that is inside holds references of its own */
     Py_CLEAR(self->page);
     Py_CLEAR(self->index);
     Py_CLEAR(self->meta);
+    pq_writer_unready(self);
     Py_RETURN_NONE;
 }
 
@@ -382,7 +382,8 @@ static PyMethodDef writer_methods[] = {
     {"_attach", (PyCFunction)writer_attach, METH_VARARGS, NULL},
     {"_ahead", (PyCFunction)writer_ahead, METH_VARARGS, NULL},
     {"_reserved", (PyCFunction)writer_reserved, METH_VARARGS, NULL},
-    {"_roll", (PyCFunction)writer_roll, METH_VARARGS, NULL},
+    {"_roll", (PyCFunction)pq_writer_roll, METH_VARARGS, NULL},
+    {"_ready", (PyCFunction)pq_writer_ready_page, METH_VARARGS, NULL},
     {"_bind", (PyCFunction)pq_writer_bind, METH_VARARGS, NULL},
     {"_detach", (PyCFunction)writer_detach, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

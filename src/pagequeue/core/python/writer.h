@@ -4,6 +4,22 @@
 
 #include "python/module.h"
 
+/* A page, and what a producer has to know of it. */
+typedef struct {
+    Region *page, *index;
+    unsigned long long number, first_sequence;
+    unsigned long long ahead_at; /* position from which the next page should be made ready */
+    unsigned long long page_reserved, index_reserved; /* bytes that have blocks, 0 = all */
+} pq_attachment;
+
+/* A next page that is mapped, with all that a roll and the producer after it need. */
+typedef struct {
+    pq_attachment to; /* its page is NULL: there is none */
+    uint8_t header[PQ_PAGE_HEADER_BYTES]; /* without what only the roll knows */
+    PyObject *folder;  /* the owner of the directory's descriptor */
+    PyObject *watched; /* tuples of a name, a device and an inode, which must still belong together */
+} pq_ready_page;
+
 typedef struct {
     PyObject_HEAD
     Region *meta, *page, *index;
@@ -21,6 +37,7 @@ typedef struct {
     unsigned fork_count;
     int closed;
     int inside; /* threads that are in an attempt without the GIL */
+    pq_ready_page ready; /* where a roll continues without a call of Python */
 } Writer;
 
 /* A call loses so many pages whatever its timeout: one that does not wait at all sends all the same
@@ -61,6 +78,14 @@ int pq_writer_ready(Writer *self);
 /* Append a batch, whatever that takes; -1 = raised. The checksums of what is fixed are computed. */
 int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_terms *terms,
                      pq_appended *out);
+/* Attach to a page; takes references of its own. */
+void pq_writer_attach(Writer *self, const pq_attachment *to);
+/* python/writer_roll.c */
+PyObject *pq_writer_roll(Writer *self, PyObject *args);
+PyObject *pq_writer_ready_page(Writer *self, PyObject *args);
+void pq_writer_unready(Writer *self);
+/* Continue in the page that is ready: 1 = done, 0 = Python must do it, -1 = raised. */
+int pq_writer_roll_ready(Writer *self);
 /* python/writer_payloads.c */
 PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_count,
                          PyObject *names);
