@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+import support
 from tiers import slow_but
 
 from pagequeue import (
@@ -705,3 +706,23 @@ def test_reader_without_a_descriptor_left_closes_the_files_that_it_keeps(
         for fd in others:
             os.close(fd)
     assert found == [body(sequence) for sequence in wanted]
+
+
+def test_pages_of_the_first_round_are_made_before_they_are_needed(tmp_path: Path) -> None:
+    """Making one takes milliseconds; later ones are used again by the roll itself."""
+    with Queue(tmp_path / "q", ring=4 << 20) as queue, queue.producer() as producer:
+        queue.consumer("all").close()
+        roller, payload = queue._store.roller, bytes(64 << 10)
+        for number in (2, 3, 4):
+            assert number not in roller._pages
+            while queue._store.tail.position <= queue.page_bytes // 4:
+                producer.send(payload)
+            support.until(lambda wanted=number: wanted in roller._pages)
+            made = roller._pages[number]
+            while queue._store.tail.page_number < number:
+                producer.send(payload)
+            assert producer._page is made
+        while queue._store.tail.position < queue.page_bytes // 2:
+            producer.send(payload)
+        assert not roller.has_room(5)
+        assert 5 not in roller._pages

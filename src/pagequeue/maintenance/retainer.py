@@ -74,7 +74,9 @@ class Retainer:
         if policy.max_bytes is not None:
             store.page_limit = self._limit.page_limit
             store.roller.make_room = self.make_room
-            store.roller.renew_next = None if self._ring is None else self.renew_next
+            if self._ring is not None:
+                store.roller.renew_next = self.renew_next
+                store.roller.has_room = self._has_room
             store.roller.full_timeout = full_timeout
 
     def trim_quietly(self) -> None:
@@ -100,6 +102,10 @@ class Retainer:
         if store is None or self._ring is None:
             return None
         return self._ring.advance(store, number)[1]
+
+    def _has_room(self, number: int) -> bool:
+        store = self._known()
+        return store is not None and self._limit.allows(store, number)
 
     def make_room(self, number: int, check: Callable[[], None] | None, deadline: float) -> None:
         """Make room for a page before it is created; see `RoomMaker.make_room`."""

@@ -683,13 +683,16 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                         raise  # else others rolled again, and this page was retired or compressed
             self._follow()  # else the page before would be forgotten without what follows its roll
             self._ahead_since = (time.monotonic(), tail.position)
-            is_whole = store.meta.is_ring and page.populated >= len(page.region)
+            ahead_at = tail.position + FIRST_AHEAD_BYTES
+            if store.meta.is_ring and page.populated >= len(page.region):
+                is_filling = store.roller.has_room(page.number + 1)
+                ahead_at = len(page.region) // (4 if is_filling else 1)
             self._attach(
                 page.region,
                 page.index,
                 page.number,
                 tail.first_sequence,
-                len(page.region) if is_whole else tail.position + FIRST_AHEAD_BYTES,
+                ahead_at,
                 *page.reserved_bytes,
             )
             self._told_reserved = page.reserved
@@ -871,6 +874,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             if has_rolled and tail.position < FIRST_AHEAD_BYTES:
                 self._ahead(fmt.PAGE_HEADER_BYTES + FIRST_AHEAD_BYTES)
                 return
+            store.roller.prepare_fresh(page.number + 1)
             self._populate_ahead(page, tail)
             self._make_ready(page.number + 1)
             if self._ready_page is None:  # it is being made

@@ -60,6 +60,7 @@ class Roller:
         renew_next: of a ring: makes a page of the oldest one; None: it must be made otherwise.
         full_timeout: seconds that a call may be blocked in all; None: for ever.
         head: returns the head page and its first sequence.
+        has_room: of a ring: whether a page of this number fits without removing one.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Roller:
         self._left: dict[int, WritablePage] = {}  # of a ring: those before it, to be used again
         self._is_ring = meta.is_ring
         self.head: Callable[[], tuple[int, int]] = lambda: (fmt.FIRST_PAGE, 0)
+        self.has_room: Callable[[int], bool] = lambda _: False
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
         self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
@@ -246,7 +248,7 @@ class Roller:
             frame_bytes: mean size of frames so far.
         """
         if self._is_ring:
-            return  # by the roll itself: it is quick, and a thread would wait for the GIL
+            return
         with self._guard:
             if number <= self._asked:
                 return
@@ -263,6 +265,16 @@ class Roller:
                 self._background.submit(partial(page.populate, 0, end, frame_bytes))
 
         self._background.submit(job)
+
+    def prepare_fresh(self, number: int) -> None:
+        """Make a page of a ring that is not full yet, in this thread: it takes milliseconds.
+
+        Later pages are made by the roll itself, which uses old ones again: a thread would stop the
+        sender for as long, and has to wait for the GIL.
+        """
+        if self._is_ring and number not in self._pages and self.has_room(number):
+            with self._folder.descriptor:
+                self._make(number, 0, 1.0)
 
     def take(self, number: int) -> bool:
         """Map the next page if it is there already; the caller has the preparation lock."""
