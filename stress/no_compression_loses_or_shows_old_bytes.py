@@ -6,7 +6,7 @@ at as many places, inside pages that are exchanged and retired under them. Any o
 any time and restarted; at times all are killed and the next opener takes it for a power cut. Every
 reader knows what each message must be. In the end every message whose `send` returned and that
 retention left is there, also when all is compressed, the files have no problem, and no temporary
-file is left.
+file is left, nor an index of a compressed page.
 
 A case is a kill.
 """
@@ -128,6 +128,12 @@ class _Life:
         left = [name for name in os.listdir(self.scene.path) if ".tmp" in name]
         if left:
             self.violations.append(f"temporary files are left: {left}")
+        indexes = [
+            path.name for path in self.scene.path.glob("*.idx")
+            if path.with_suffix(".page").stat().st_size < self.scene.page_bytes
+        ]  # fmt: skip
+        if indexes:
+            self.violations.append(f"indexes of compressed pages are left: {indexes}")
 
     def _read_all(self, queue: object) -> None:
         from pagequeue import Queue  # noqa: PLC0415

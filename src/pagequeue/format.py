@@ -302,6 +302,7 @@ COMPRESSED_BLOCK: Final = np.dtype(
         ("position", "<u4"),  # in the page, of its first frame
         ("ordinal", "<u4"),  # of that frame in the page
         ("checksum", "<u4"),  # CRC-32C of the bytes in this file
+        ("timestamp", "<i8"),  # of that frame, 0 when the page has no message
     ]
 )
 """A run of whole frames, up to the next block's position; the last has the end mark as well."""

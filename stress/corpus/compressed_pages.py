@@ -97,10 +97,11 @@ def _write_page(
     name = victim.page(number)
     header = parse_header(victim.original.contents[name], name)
     places = victim.places(number)
+    timestamps = [place.timestamp for place in places]
     made = compressed_format.encode_front(
         header,
         [
-            (len(part), *begin, _core.crc32c(part))
+            (len(part), *begin, _core.crc32c(part), timestamps[begin[1]])
             for part, begin in zip(parts, begins, strict=True)
         ],
         page_bytes=len(victim.original.contents[name]), used_bytes=used,

@@ -17,6 +17,14 @@ COMPRESSING = (
         "I16, a missing page", {COMPRESSION: 25.0},
     ),
     in_python(
+        "index_away_too_early", "the index is removed before the compressed page has the name",
+        "I16, a plain page without its index", {COMPRESSION: 20.0},
+    ),
+    in_python(
+        "index_left_for_good", "a run does not remove the index that a killed one left",
+        "space that is never given back", {COMPRESSION: 60.0},
+    ),
+    in_python(
         "compressing_unlocked", "two processes compress one page at once",
         "I16, half of a file gets the name", {COMPRESSION: 40.0},
     ),
@@ -62,6 +70,22 @@ def page_away_for_a_moment() -> None:
             "folder.rename(name + MAKER, name)",
             "folder.remove(name); folder.rename(name + MAKER, name)",
         ),
+    )
+
+
+def index_away_too_early() -> None:
+    """Z5 comes before Z1."""
+    read = "page = _Sealed(store, number)"
+    removed = "folder.remove(fmt.index_name(store.prefix, number))"
+    rewrite(compress.Compressor, "_one", (read, f"{read}; {removed}"))
+
+
+def index_left_for_good() -> None:
+    """A page that is compressed is not looked at again."""
+    rewrite(
+        compress.Compressor,
+        "_one",
+        ("_drop_index(store, number)  # a process died before it did", "pass"),
     )
 
 

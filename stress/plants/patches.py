@@ -51,6 +51,8 @@ from stress.plants.compressing import (  # noqa: F401  the same
     compressing_unlocked,
     end_mark_left_out,
     first_word_not_stored,
+    index_away_too_early,
+    index_left_for_good,
     larger_than_its_page_is_damage,
     memory_given_twice,
     page_away_for_a_moment,

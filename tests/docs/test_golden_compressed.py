@@ -68,7 +68,9 @@ def test_golden_compressed_pages_are_the_golden_pages(version: str) -> None:
         assert compressed_format.inflated(data) == (GOLDEN / version / path.name).read_bytes()
         head = compressed_format.parse_front(data, len(data), path.name)
         assert len(head.blocks) > 1
-        blocks = [(b.stored_bytes, b.position, b.ordinal, b.checksum) for b in head.blocks]
+        blocks = [
+            (b.stored_bytes, b.position, b.ordinal, b.checksum, b.timestamp) for b in head.blocks
+        ]
         front = compressed_format.encode_front(
             head.header, blocks, page_bytes=head.page_bytes, used_bytes=head.used_bytes,
             end_sequence=head.end_sequence, first_timestamp=head.first_timestamp or 0,

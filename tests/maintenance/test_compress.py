@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import tempfile
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,14 +28,17 @@ from pagequeue import (
     Queue,
     ReadOnlyQueue,
     repair_queue,
-    verify_queue,
 )
 from pagequeue import format as fmt
+from pagequeue.integrity import verify as verifying
 from pagequeue.maintenance import compress as rooms
-from pagequeue.page.compressed_page import BlockInflater
+from pagequeue.page import page as page_module
+from pagequeue.page.compressed_page import KEPT_INDEXES, BlockInflater, CompressedPage
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pagequeue import Message
 
 pytestmark = pytest.mark.usefixtures("small_blocks")
 
@@ -282,6 +286,10 @@ def _read(
     seen: list[object] = [list(queue.replay(since=begin, until=end_, sequence=first))]
     seen.append([message for batch in batches for message in batch])
     seen.append(list(queue.last(limit)))
+    seen.append([part.tolist() for part in queue.times(since=begin, until=end_, sequence=first)])
+    if begin is not None:
+        asked = np.arange(max(begin, START + 2), max(begin, START + 2) + limit)
+        seen.append(queue.as_of(asked).tolist())
     with queue.consumer(since=begin) as consumer:
         seen.append(consumer.poll())
         consumer.seek(sequence=first or 0)
@@ -327,23 +335,137 @@ def test_random_access_inflates_no_more_than_it_needs(
         assert len(inflated) <= 1  # for the time of the first message
 
 
-def test_missing_or_wrong_index_is_recreated(disk: Disk) -> None:
-    """I6: from the inflated frames; in memory where the directory is read-only."""
+# --- the index ------------------------------------------------------------------------------------
+
+
+def indexes(disk: Disk) -> list[int]:
+    """Return the numbers of the pages that have an index."""
+    return sorted(int(path.name[6:16]) for path in disk.directory.glob("*.idx"))
+
+
+def find_all(queue: Queue, messages: list[Message]) -> None:
+    """Find some messages by their time and by their sequence."""
+    for message in messages[::23]:
+        assert next(iter(queue.replay(since=message.timestamp))).timestamp == message.timestamp
+        assert next(iter(queue.replay(sequence=message.sequence))) == message
+
+
+def test_compressed_page_has_no_index(disk: Disk) -> None:
+    """Z5: the head of the file leads to a block, and the block's frames to a message."""
     with disk.open() as queue:
         fill(queue)
         messages = list(queue.replay())
         queue.compress()
-    disk.index(1).unlink()
-    disk.index(2).write_bytes(bytes(len(disk.index(2).read_bytes())))
+        tail = queue.info().tail_page
+        assert indexes(disk) == [tail]
+        find_all(queue, messages)
     with disk.open(read_only=True) as queue:
-        for message in messages[::23]:
-            assert next(iter(queue.replay(since=message.timestamp))).timestamp == message.timestamp
-            assert next(iter(queue.replay(sequence=message.sequence))) == message
-    assert not disk.index(1).exists()
+        find_all(queue, messages)
     with disk.open() as queue:
-        for message in messages[::23]:
-            assert next(iter(queue.replay(sequence=message.sequence))) == message
+        find_all(queue, messages)
         assert queue.verify().ok
-    disk.index(1).unlink()
-    assert repair_queue(disk.directory).ok
-    assert verify_queue(disk.directory).ok
+    assert repair_queue(disk.directory).actions == []
+    assert indexes(disk) == [tail]
+
+
+def test_index_of_a_compressed_page_is_not_read(disk: Disk) -> None:
+    """A process that died after Z3 left it; it may be anything, and the next run removes it."""
+    with disk.open() as queue:
+        fill(queue)
+        messages = list(queue.replay())
+        queue.compress()
+        tail = queue.info().tail_page
+    for number in range(1, tail):
+        disk.index(number).write_bytes(b"x" * 5000)
+    for read_only in (True, False):
+        with disk.open(read_only=read_only) as queue:
+            find_all(queue, messages)
+            assert queue.verify().ok
+    assert repair_queue(disk.directory).actions == []
+    with disk.open() as queue:
+        assert queue.compress() == CompressReport()
+        assert indexes(disk) == [tail]
+
+
+def test_reader_of_the_plain_file_makes_no_index_of_a_compressed_page(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own map of the plain page leads to the messages; also if it came in between."""
+    with disk.open() as queue, disk.open() as early, disk.open() as late:
+        fill(queue)
+        messages = list(queue.replay())
+        first = [message for message in messages if message.sequence < 60]
+        pages = [other._store.page(1) for other in (early, late)]  # no index is mapped yet
+        real = page_module.index_to_rebuild
+
+        def rebuilt(*given: Any) -> object:  # noqa: ANN401 - the same
+            queue.compress()
+            return real(*given)
+
+        monkeypatch.setattr(page_module, "index_to_rebuild", rebuilt)
+        disk.index(1).unlink()
+        for page in pages:  # the first one looks at the name before the page is compressed
+            for message in first:
+                ordinal, position = page.find(message.timestamp, len(first), repair=True)
+                assert first[ordinal].timestamp == message.timestamp
+                assert position == page.locate(ordinal, len(first), repair=True)
+        assert compressed_pages(disk)[0] == 1
+        assert 1 not in indexes(disk)
+        find_all(early, messages)
+        find_all(late, messages)
+
+
+def test_verify_does_not_miss_the_index_that_compressing_removes(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has mapped the plain page, and finds no index then."""
+    with disk.open() as queue:
+        fill(queue)
+        real = verifying.map_file
+        looked: list[object] = []
+
+        def late(*given: Any, **options: Any) -> object:  # noqa: ANN401 - the same
+            if not looked:
+                looked.append(queue.compress())
+            return real(*given, **options)
+
+        monkeypatch.setattr(verifying, "map_file", late)
+        assert queue.verify().problems == []
+        assert looked
+
+
+def test_times_are_found_in_every_block(disk: Disk) -> None:
+    """All of `times` and `as_of`: before, in, between and after the messages, and many at once."""
+    disk.clock.step = 1000
+    with disk.open() as queue:
+        fill(queue)
+        sequences, times = queue.times()
+        wanted = np.sort(np.concatenate([times, times - 1, times + 1]))[1:]
+        wanted = wanted[wanted >= times[0]]
+        plain = queue.as_of(wanted)
+        parts = [queue.times(since=int(times[i]), until=int(times[-i])) for i in range(1, 200, 7)]
+        queue.compress()
+        for opened in (queue, disk.open(read_only=True)):
+            assert np.array_equal(opened.times()[0], sequences)
+            assert np.array_equal(opened.times()[1], times)
+            assert np.array_equal(opened.as_of(wanted), plain)
+            assert [opened.as_of(int(at)) for at in wanted[::37]] == plain[::37].tolist()
+            for i, part in zip(range(1, 200, 7), parts, strict=True):
+                again = opened.times(since=int(times[i]), until=int(times[-i]))
+                assert all(map(np.array_equal, again, part))
+
+
+def test_index_made_in_memory_is_bounded(disk: Disk) -> None:
+    """A few blocks of an inflated page have one."""
+    with disk.open() as queue:
+        fill(queue)
+        messages = list(queue.replay())
+        queue.compress()
+        find_all(queue, messages)
+        queue.times()
+        page = queue._store.page(1)
+        assert isinstance(page, CompressedPage)
+        page.times(0, page.head.count, page.head.count, repair=False)
+        _, filler = page._memory_and_filler()
+        assert len(page.head.blocks) > len(filler._indexes) > 0
+        assert len(filler._indexes) == KEPT_INDEXES

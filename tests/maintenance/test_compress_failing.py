@@ -138,7 +138,7 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
-    """I16: dying at each system call of Z1 to Z3; the next run continues and leaves no file."""
+    """I16: dying at each system call of Z1 to Z5; the next run continues and leaves no file."""
     step = deaths = 0
     with forked() as run:
         while True:
@@ -153,6 +153,7 @@ def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
                 assert compressed_pages(disk) == [1]
                 assert payloads(queue.replay()) == sent
             assert not list(disk.directory.glob("*.tmp*"))
+            assert not disk.index(1).exists()
             if "done" in said:
                 break
             deaths += 1
@@ -291,6 +292,58 @@ def test_compressed_page_in_the_place_of_the_next_one_is_not_overwritten(disk: D
     with disk.open() as queue:
         queue.rotate()
         assert queue.verify().ok
+
+
+def test_failed_sync_of_the_directory_leaves_the_index(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Z4: the queue is latched, as by every sync that fails; both names may be on the disk."""
+    with disk.open() as queue:
+        sent = fill(queue)
+
+        def fail(_: Directory) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(queue._store.folder), "sync", fail)
+            with pytest.raises(SyncFailed):
+                queue.compress()
+        assert compressed_pages(disk) == [1]
+        assert disk.index(1).exists()
+        assert payloads(queue.replay()) == sent
+    assert repair_queue(disk.directory).ok
+    with disk.open() as queue:
+        assert payloads(queue.replay()) == sent
+        queue.compress()
+        assert not disk.index(1).exists()
+
+
+def test_index_goes_after_the_name_is_on_stable_storage(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Z4, Z5: else a power cut could leave the plain page without its index."""
+    done: list[str] = []
+
+    def noting(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(*args: Any, **options: Any) -> object:  # noqa: ANN401
+            where = args[0]
+            if isinstance(where, int):
+                where = os.readlink(f"/proc/self/fd/{where}")
+            if str(where) == str(disk.directory) or str(where).endswith((".idx", rooms.MAKER)):
+                done.append(f"{name} {str(where).rpartition('.')[2]}")
+            return real(*args, **options)
+
+        monkeypatch.setattr(os, name, call)
+
+    with disk.open() as queue:
+        fill(queue, 200)
+        for name in ("rename", "fsync", "unlink"):
+            noting(name)
+        assert queue.compress().pages == 1
+    made = done.index("rename tmp-zip")
+    assert done[made : made + 3] == ["rename tmp-zip", f"fsync {disk.directory}", "unlink idx"]
 
 
 def test_new_file_is_on_stable_storage_before_it_has_the_name(

@@ -159,7 +159,20 @@ def renumbered(_: np.ndarray, blocks: np.ndarray) -> None:
     blocks["ordinal"][3] = blocks["ordinal"][2]
 
 
+def sent_at(number: int, step: int) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Let a block begin earlier or later."""
+
+    def change(_: np.ndarray, blocks: np.ndarray) -> None:
+        blocks["timestamp"][number] += step
+
+    return change
+
+
 CANNOT_BE = {
+    "a block is older than the one before it": sent_at(3, -(10**15)),
+    "a block is newer than the one after it": sent_at(3, 10**15),
+    "the first block is not as old as the page": sent_at(0, -1),
+    "the last block is newer than the page": sent_at(-1, 10**15),
     "a block begins before the one before it": later(64),
     "a block ends where it begins": later(0),
     "a block begins between frames": later(1500 // 8 * 8 + 3),
@@ -194,6 +207,38 @@ def test_inconsistent_file_is_a_typed_error(
         problems = queue.verify().problems
     assert problems[0].file == str(path)
     assert "compressed head" in problems[0].reason
+
+
+def test_wrong_time_of_a_block_is_noticed_when_it_leads(compressed: Path) -> None:
+    """I6: the frames contradict it. Who reads on does so, and salvage takes every message."""
+    path = page_of(compressed)
+    data = path.read_bytes()
+    block = head_of(data).blocks[3]
+    first = (head_of(data).header.first_sequence or 0) + block.ordinal
+    with Queue(compressed, read_only=True) as queue:
+        before, message, after = list(queue.replay(sequence=first - 1))[:3]
+    earlier, later = before.timestamp - message.timestamp, after.timestamp - message.timestamp
+    assert earlier < 0 < later
+    for step in (earlier // 2, max(later // 2, 1)):
+        path.write_bytes(data)
+        forge(path, sent_at(3, step))
+        with Queue(compressed, read_only=True) as queue:
+            for search in (
+                lambda queue: next(iter(queue.replay(sequence=after.sequence))),
+                lambda queue: queue.as_of(after.timestamp),
+                lambda queue: queue.as_of([before.timestamp, after.timestamp]),
+                lambda queue: queue.times(),
+            ):
+                with pytest.raises(CorruptFrame, match="compressed block") as caught:
+                    search(queue)
+                assert (caught.value.path, caught.value.position) == (str(path), block.offset)
+            assert payloads(queue.replay()) == sent()
+            problems = queue.verify().problems
+        assert [(p.file, p.position, p.sequence) for p in problems] == [
+            (str(path), block.offset, first)
+        ]
+        report = salvage_queue(compressed, compressed.parent / f"saved{step}")
+        assert report.messages_copied == len(sent())
 
 
 def test_damaged_block_is_named_with_place_and_message(compressed: Path) -> None:
@@ -300,7 +345,7 @@ def with_block(path: Path, number: int, stored_now: bytes) -> None:
     parts = [data[b.offset : b.offset + b.stored_bytes] for b in head.blocks]
     parts[number] = stored_now
     blocks = [
-        (len(part), b.position, b.ordinal, _core.crc32c(part))
+        (len(part), b.position, b.ordinal, _core.crc32c(part), b.timestamp)
         for part, b in zip(parts, head.blocks, strict=True)
     ]
     front = zipped.encode_front(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.integrity.problem import Problem, problem_of
-from pagequeue.page.compressed_page import BlockInflater, map_page
+from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.header import parse_header
-from pagequeue.page.page import PROOF, Scan, map_file, private_page, private_region, scan_region
+from pagequeue.page.page import PROOF, Scan, map_file, private_page, scan_region
 from pagequeue.store.pending_commit import read_publishing
 from pagequeue.system.os_errors import NO_RESOURCE, raise_typed
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
 
 assert fmt.FRAME.fields is not None
-TIMESTAMP_AT: Final[int] = fmt.FRAME.fields["timestamp"][1]
 BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
 
@@ -123,7 +122,9 @@ def _source(
     name = fmt.page_name(found.prefix, number)
     path = found.folder.full(name)
     region, reasons, blocks = _region(found.folder, name, meta)
-    index = _with_blocks(region, _index(found, meta, number, notes), meta)
+    index = derived_index(region, meta)
+    if index is None:
+        index = _index(found, meta, number, notes)
     try:
         header = parse_header(region.read(0, fmt.PAGE_HEADER_BYTES), path)
     except errors.CorruptPage as error:
@@ -287,24 +288,6 @@ def _indexed_first(region: _core.Region, index: _core.Region | None, following: 
         if _core.peek(region, position, first + ordinal)[0] == _core.READ_FRAME:
             return first
     return None
-
-
-def _with_blocks(
-    region: _core.Region, index: _core.Region | None, meta: AllMeta
-) -> _core.Region | None:
-    """Return the index of a page; for a compressed one, add the first frames of its blocks.
-
-    The compressed head contains their positions under its own checksum: as good as index records.
-    """
-    if not isinstance(region.filler, BlockInflater):
-        return index
-    made = private_region(b"" if index is None else index.read(0, len(index)), meta.index_bytes)
-    for block in region.filler.head.blocks:
-        at = block.ordinal * fmt.INDEX_RECORD_BYTES
-        if at + fmt.INDEX_RECORD_BYTES <= len(made):
-            timestamp = region.read(block.position + TIMESTAMP_AT, 8)
-            made.write(at, timestamp + block.position.to_bytes(4, "little"))
-    return made
 
 
 def is_claimed(source: SalvagePage, run: ValidRun) -> bool:

@@ -21,8 +21,8 @@ from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.verify_tail import TailCheck, followed
 from pagequeue.meta.ledger import damaged
 from pagequeue.meta.manifest import read_manifest
-from pagequeue.page.compressed_format import BLOCK_REASON
-from pagequeue.page.compressed_page import map_page
+from pagequeue.page.compressed_format import BLOCK_REASON, is_compressed
+from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.fragments import WRONG_BLOCK, Fragment, Head, bad_block, fragment_in, head_in
 from pagequeue.page.header import PageHeader, first_bytes, parse_header
 from pagequeue.page.listing import page_numbers
@@ -421,8 +421,10 @@ class _Verification:
         at_tail = self.tail is not None and number == self.tail.page_number
         end = self.tail.sequence if self.tail is not None and at_tail else None
         count = None if end is None else max(0, end - first)
-        index = self._index(number, first)
-        use = _core.INDEX_NONE if index is None else _core.INDEX_CHECK
+        index, use = derived_index(page, self.meta), _core.INDEX_WRITE
+        if index is None:
+            index = self._index(number, first)
+            use = _core.INDEX_NONE if index is None else _core.INDEX_CHECK
         scan = scan_region(page, index, header, first, count, use=use)
         if at_tail and _core.peek(page, scan.position, scan.sequence)[0] == _core.READ_END:
             scan = scan._replace(stopped=_core.READ_END)  # the next producer rolls
@@ -608,11 +610,20 @@ class _Verification:
             return run.stopped == _core.READ_NOTHING and run.end >= self.found.durable_sequence
         return run.end == end
 
+    def _is_compressed(self, number: int) -> bool:
+        name = fmt.page_name(self.found.prefix, number)
+        try:
+            return is_compressed(first_bytes(self.found.folder, name))
+        except errors.PageQueueError:
+            return False
+
     def _index(self, number: int, first: int) -> _core.Region | None:
         name = fmt.index_name(self.found.prefix, number)
         try:
             return map_file(self.found.folder, name, self.meta.index_bytes, writable=False)
         except errors.PageQueueError as error:
+            if self._is_compressed(number):
+                return None  # meanwhile, which removes the index
             problem = problem_of(error)
             path, reason = self.found.folder.full(name), f"index: {problem.reason}"
             self.report.problems.append(

@@ -7,11 +7,14 @@ Z1. Check every frame; write the blocks to a temporary file and sync it.
 Z2. Read the file again, inflate it, and compare it with the page, byte by byte.
 Z3. Under the preparation lock: if the page is still that file and still retained, rename the new
     one over it.
+Z4. Sync the directory; a failure latches the queue, as everywhere.
+Z5. Under the preparation lock: if the page is still compressed, remove its index.
 
 Dies in Z1 or Z2: a temporary file, which the next process that compresses that page truncates, and
 which recovery or a later run removes. Dies or power is cut after Z3: the name refers to one of the
-files; both are whole, because the new one was on stable storage before the rename (I16). So the
-directory is not synced, and no sync error is hidden from a flush that must report it.
+files; both are whole, because the new one was on stable storage before the rename (I16), and the
+index is there for the old one. Dies in Z4 or Z5: the index is left, which nobody reads, until the
+next run or retention removes it. Power is cut after Z5: the new file, with the index or without.
 """
 
 from __future__ import annotations
@@ -196,6 +199,7 @@ class Compressor:
         if store.write_meta.is_failed:
             raise store.flusher.failed(store.write_meta.failed_errno)
         if is_compressed(first_bytes(folder, name)):
+            _drop_index(store, number)  # a process died before it did
             return None
         with _temporary(store, name) as fd:
             if fd is None:
@@ -209,6 +213,8 @@ class Compressor:
                 if size <= WORTH * page_bytes:  # one that is larger than the page has no valid head
                     page.compare(fd, size)  # Z2.
                     swapped = _swap(store, number, before, fd)  # Z3.
+                    if swapped:
+                        _drop_index(store, number)  # Z4 and Z5.
                     return (page_bytes, size) if swapped else None
         self._refused.add(number)
         return page_bytes, page_bytes
@@ -230,6 +236,28 @@ def _swap(store: Store, number: int, before: Identity | None, fd: int) -> bool:
             folder.rename(name + MAKER, name)
     store.forget(number)
     return True
+
+
+def _drop_index(store: Store, number: int) -> None:
+    """Remove the index of a compressed page, which has no use for it (Z4, Z5).
+
+    Not before the page's new file surely has its name: after a power cut the old one, which needs
+    the index, would be there without it.
+    """
+    folder = store.folder
+    name, index_name = fmt.page_name(store.prefix, number), fmt.index_name(store.prefix, number)
+    if not folder.exists(index_name):
+        return
+    store.flusher.sync_names()
+    with store.roller.lock.exclusive(store.lock_timeout, "compressing a page"):
+        folder.check()
+        # Else it was retired, or it is or will be a plain page again, after a failed sync.
+        if (
+            number >= store.read_meta.head_page
+            and not store.write_meta.is_failed
+            and is_compressed(first_bytes(folder, name))
+        ):
+            folder.remove(index_name)
 
 
 @contextlib.contextmanager
@@ -294,10 +322,8 @@ class _Sealed:
         self._first = first
         self._used = self._content_end(scan)
         self._cuts = _cuts(index, scan.sequence - first, self._used)
-        self._times = (
-            int(np.frombuffer(memoryview(index), fmt.INDEX_RECORD, 1)[0]["timestamp"]),
-            scan.timestamp,
-        ) if scan.sequence > first else (0, 0)  # fmt: skip
+        records = np.frombuffer(memoryview(index), fmt.INDEX_RECORD, max(scan.sequence - first, 1))
+        self._times = records["timestamp"]  # 0 of a page without messages
 
     def _content_end(self, scan: Scan) -> int:
         """Return where the end-of-page mark ends, or the fragment after it.
@@ -347,11 +373,14 @@ class _Sealed:
             stored = self._deflated(i, level)
             _write_all(fd, stored, at)
             at += len(stored)
-            blocks.append((len(stored), *self._cuts[i], _core.crc32c(stored)))
+            position, ordinal = self._cuts[i]
+            blocks.append(
+                (len(stored), position, ordinal, _core.crc32c(stored), self._times[ordinal])
+            )
         front = encode_front(
             self._header, blocks, page_bytes=self.page_bytes, used_bytes=self._used,
             end_sequence=self._scan.sequence, first_timestamp=self._times[0],
-            last_timestamp=self._times[1],
+            last_timestamp=self._times[-1],
         )  # fmt: skip
         _write_all(fd, front + encode_end(len(front)), at)
         _write_all(fd, front, 0)

@@ -304,7 +304,7 @@ class _Shipping:
             )
 
     def _index(self, number: int, size: int, checksum: int) -> ShippedPage:
-        """Check the frames of a copy, write its index, and rename both."""
+        """Check the frames of a copy, write its index if it is a plain page, and rename them."""
         store, target = self._store, self._target
         name, index_name = fmt.page_name(store.prefix, number), fmt.index_name(store.prefix, number)
         region = map_page(target.folder, name + TEMPORARY, store.meta)
@@ -329,11 +329,15 @@ class _Shipping:
             )  # fmt: skip
         self._check_fragment(region, number, scan, path)
         used = (scan.sequence - first) * fmt.INDEX_RECORD_BYTES
-        index_bytes, index_checksum = target.put(
-            index_name, lambda at: index.read(at, max(0, min(PIECE_BYTES, used - at))),
-            store.meta.index_bytes,
-        )  # fmt: skip
-        for final in (index_name, name):
+        index_bytes = index_checksum = 0
+        names = [name]
+        if region.filler is None:  # else it is compressed, and has none
+            index_bytes, index_checksum = target.put(
+                index_name, lambda at: index.read(at, max(0, min(PIECE_BYTES, used - at))),
+                store.meta.index_bytes,
+            )  # fmt: skip
+            names.insert(0, index_name)
+        for final in names:
             target.folder.rename(final + TEMPORARY, final)
         first_timestamp = header.floor_timestamp
         if scan.sequence > first:

@@ -57,7 +57,8 @@ class ShippedPage:
         file: its name.
         size_bytes: of the file, which may be compressed.
         crc32c: of the file, in hexadecimal.
-        index_bytes: of the index that are in use; the rest of the file is zeros.
+        index_bytes: of the index that are in use, the rest of the file is zeros; 0: the page has
+            no message, or is compressed and has no index.
         index_crc32c: of these bytes, in hexadecimal.
         first_sequence: of its first message.
         end_sequence: one past its last message.

@@ -4,7 +4,8 @@ The file has the page's own name. It begins with the front: the page header (wit
 the head and one record for each block. The blocks' bytes follow, then a copy of the front and its
 size. A block is a run of whole frames, so any block can be inflated without the others. The
 positions of blocks follow from their sizes, so they cannot overlap, and the sizes must add up to
-the file's.
+the file's. The records say which frame each block begins with, and when that was sent: they are all
+the index that a compressed page has.
 
 The module is independent of maps and queues; other readers of the files can use it alone.
 """
@@ -48,6 +49,7 @@ class Block:
         end: in the page, one past its last frame.
         ordinal: of its first frame in the page.
         checksum: CRC-32C of its bytes in the file.
+        timestamp: of its first frame; 0: the page has no message.
     """
 
     offset: int
@@ -56,6 +58,7 @@ class Block:
     end: int
     ordinal: int
     checksum: int
+    timestamp: int
 
 
 class Head:
@@ -72,6 +75,7 @@ class Head:
         head_bytes: of page header, head and blocks' records.
         blocks: in their order.
         positions: where each begins in the page.
+        timestamps: of the first frame of each.
     """
 
     def __init__(
@@ -93,11 +97,11 @@ class Head:
         offsets = accumulate(stored, initial=self.head_bytes)
         ends = [*self.positions[1:], self.used_bytes]
         checksums = blocks["checksum"].tolist()
+        self.timestamps: list[int] = blocks["timestamp"].tolist()
+        places = zip(offsets, stored, self.positions, ends, strict=False)
+        frames = zip(self._ordinals, checksums, self.timestamps, strict=True)
         self.blocks: list[Block] = [
-            Block(*parts)
-            for parts in zip(
-                offsets, stored, self.positions, ends, self._ordinals, checksums, strict=False
-            )
+            Block(*place, *frame) for place, frame in zip(places, frames, strict=False)
         ]
         self._check()
 
@@ -123,6 +127,8 @@ class Head:
             and last.end - last.position >= fmt.FRAME_HEADER_BYTES
             and last.end % fmt.FRAME_ALIGN_BYTES == 0
             and last.ordinal <= max(count - 1, 0)
+            and self.timestamps[0] == (self.first_timestamp or 0)
+            and _rises([*self.timestamps, self.last_timestamp or 0], 0)
         )
         if not good:
             raise bad_head(self.path, "its blocks are invalid")
@@ -142,6 +148,11 @@ class Head:
     def block_of(self, ordinal: int) -> int:
         """Return the number of the block that holds a frame of the page."""
         return max(0, bisect_right(self._ordinals, ordinal) - 1)
+
+    def ordinals_of(self, number: int) -> tuple[int, int]:
+        """Return the ordinals of a block's first frame, and of the first one after it."""
+        after = self._ordinals[number + 1] if number + 1 < len(self.blocks) else self.count
+        return self._ordinals[number], after
 
     def plain_header(self) -> bytes:
         """Return the header of the inflated page."""
@@ -174,6 +185,10 @@ class Head:
             f"message {sequence} and those after it, in the bytes from {block.offset} on: {reason}",
             path=self.path, position=block.offset, sequence=sequence, reason=reason, remedy=REMEDY,
         )  # fmt: skip
+
+    def contradiction(self, block: Block) -> errors.CorruptFrame:
+        """Return the error for a block whose frames are not those of which the head tells."""
+        return self.damage(block, "its frames are not those that the head states")
 
 
 def _rises(numbers: Sequence[int], least: int) -> bool:
@@ -263,7 +278,7 @@ def header_version(data: bytes) -> int:
 
 def encode_front(
     header: PageHeader,
-    blocks: Sequence[tuple[int, int, int, int]],
+    blocks: Sequence[tuple[int, int, int, int, int]],
     *,
     page_bytes: int,
     used_bytes: int,
@@ -275,7 +290,7 @@ def encode_front(
 
     Args:
         header: the page's own.
-        blocks: stored bytes, position, ordinal and checksum of each.
+        blocks: stored bytes, position, ordinal, checksum and timestamp of each.
         page_bytes: of the page.
         used_bytes: of it.
         end_sequence: one past its last message.

@@ -4,6 +4,9 @@ A compressed page becomes private memory of the page's full size, in which a blo
 reader reaches it. The first frame of an unfilled block reads as zeros, which a sealed page never
 has, so the reader that finds zeros fills the block. A block is inflated into a buffer, and its
 first length is stored last, so that concurrent readers see none of it or all.
+
+It has no index file. A search finds the block by the file's head, which has the number and the time
+of each block's first frame, and in the block by an index made from its frames.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import sys
 import threading
 import weakref
 from bisect import bisect_left
+from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,6 +26,8 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.page import search
 from pagequeue.page.compressed_format import (
     BLOCKS_AT,
     Head,
@@ -34,11 +40,19 @@ from pagequeue.page.compressed_format import (
     read_at,
     second_front,
 )
-from pagequeue.page.page import Page, Scan, lost_page, map_opened, private_page
+from pagequeue.page.page import (
+    REASONS,
+    Page,
+    Scan,
+    lost_page,
+    map_opened,
+    private_page,
+    private_region,
+)
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -50,6 +64,9 @@ if TYPE_CHECKING:
 
 KEPT_REGIONS: Final = 2
 """How many inflated pages a store keeps for the next reader; active readers keep their own."""
+KEPT_INDEXES: Final = 8
+"""How many blocks of an inflated page have their index kept for the next search."""
+TIMESTAMP_AT: Final = field_of(fmt.FRAME, "timestamp")
 UNUSED: Final = 2
 """What `sys.getrefcount` returns for a region that only a list refers to."""
 
@@ -65,6 +82,7 @@ class BlockInflater:
         self.head = head
         self._stored = stored
         self._filled = bytearray(len(head.blocks))
+        self._indexes: OrderedDict[int, _core.Region] = OrderedDict()
         self._guard = threading.RLock()  # a signal handler may come back in
 
     def fresh(self, region: _core.Region) -> None:
@@ -105,13 +123,53 @@ class BlockInflater:
 
     def fill_all(self, region: _core.Region, wrong: Wrong | None = None) -> None:
         """Fill all blocks; with `wrong`, a damaged one is passed to it and stays zeros."""
-        for number in range(len(self._filled)):
+        for number, block in enumerate(self.head.blocks):
             try:
                 self.fill_block(region, number)
             except errors.CorruptFrame as error:
                 if wrong is None:
                     raise
                 wrong(error)
+                continue
+            if wrong is not None and self.head.count:
+                timestamp = region.read(block.position + TIMESTAMP_AT, 8)
+                if int.from_bytes(timestamp, "little", signed=True) != block.timestamp:
+                    wrong(self.head.contradiction(block))
+
+    def index_of(self, region: _core.Region, number: int) -> _core.Region:
+        """Return the index of one block's frames, which are inflated for it.
+
+        Raises:
+            CorruptFrame: they are damaged, or not those of which the head tells.
+        """
+        self.fill_block(region, number)
+        kept = self._indexes  # no lock: another thread makes the same index
+        kept[number] = index = kept.pop(number, None) or self._made_index(region, number)
+        while len(kept) > KEPT_INDEXES:
+            kept.popitem(last=False)
+        return index
+
+    def _made_index(self, region: _core.Region, number: int) -> _core.Region:
+        head, block = self.head, self.head.blocks[number]
+        ordinal, end_ordinal = head.ordinals_of(number)
+        first = (head.header.first_sequence or 0) + ordinal
+        count = end_ordinal - ordinal
+        index = private_region(b"", max(count, 1) * fmt.INDEX_RECORD_BYTES)
+        scan = Scan(
+            *_core.scan(
+                region, index, first, block.position, first, first + count, block.timestamp,
+                _core.INDEX_WRITE,
+            )
+        )  # fmt: skip
+        if scan.sequence != first + count:
+            raise head.damage(block, REASONS.get(scan.stopped, "it is unreadable"))
+        is_last = number + 1 == len(head.blocks)
+        after = head.last_timestamp if is_last else head.timestamps[number + 1]
+        begins = int.from_bytes(index.read(0, 8), "little", signed=True) == block.timestamp
+        ends = is_last or scan.position == block.end
+        if count and not (begins and ends and scan.timestamp <= (after or 0)):
+            raise head.contradiction(block)
+        return index
 
 
 class Pool:
@@ -175,6 +233,11 @@ class CompressedPage(Page):
         return self._head.plain_header()
 
     @property
+    def head(self) -> Head:
+        """The decoded head of the file."""
+        return self._head
+
+    @property
     def kept(self) -> _core.Region:
         """The map of the compressed file."""
         return self._stored
@@ -202,13 +265,11 @@ class CompressedPage(Page):
         filler.fill(memory, position)
         return memory
 
-    def _pinned(self, *ordinals: int) -> CompressedPage:
-        """Return a copy that keeps its memory, with the blocks of these frames inflated."""
+    def _pinned(self) -> CompressedPage:
+        """Return a copy that keeps its memory."""
         memory, filler = self._memory_and_filler()  # this object's, so the copy has them as well
         pinned = copy.copy(self)
         pinned._memory, pinned._filler = memory, filler  # noqa: SLF001 - its own class
-        for ordinal in ordinals:
-            filler.fill_block(memory, self._head.block_of(ordinal))
         return pinned
 
     def _whole(self) -> CompressedPage:
@@ -230,66 +291,165 @@ class CompressedPage(Page):
         """Walk the frames and compare the index with them."""
         return Page.check(self._whole(), count, index)
 
+    def index(self, count: int, *, repair: bool) -> _core.Region:
+        """Return an index of the whole page, made in memory: it has no file of it."""
+        return self.rebuild_index(count, repair=repair)
+
     def rebuild_index(self, count: int, *, repair: bool) -> _core.Region:
-        """Rebuild the index, which inflates all blocks."""
-        self._index = Page.rebuild_index(self._whole(), count, repair=repair)
-        return self._index
+        """Make an index of the whole page in memory, which inflates all blocks."""
+        del repair
+        return Page.rebuild_index(self._whole(), count, repair=False)
+
+    # --- searching: the head gives the block, and the block its frames ----------------------------
 
     def find(self, since: int, count: int, *, repair: bool) -> tuple[int, int]:
         """Return ordinal and position of the first frame that is not older.
 
-        Only the blocks of the frames that the index leads to are inflated.
+        It inflates the block in which that is, and the one after it if that begins with it.
         """
-        ordinals: tuple[int, ...] = ()
-        if 0 < count <= len(self.index(count, repair=repair)) // fmt.INDEX_RECORD_BYTES:
-            ordinal = bisect_left(self._index_times(count, repair=repair), since)
-            ordinals = (max(ordinal - 1, 0), min(ordinal, count - 1))
-        with self._proving(*ordinals) as pinned:
-            return Page.find(pinned, since, count, repair=repair)
+        del repair
+        count = min(count, self._head.count)
+        if count <= 0:
+            return 0, fmt.PAGE_HEADER_BYTES
+        pinned = self._pinned()
+        number = max(bisect_left(self._head.timestamps, since) - 1, 0)
+        number = min(number, self._head.block_of(count - 1))
+        part = pinned.part(number, count)
+        ordinal, position = search.find(part, since, part.count, repair=False)
+        ordinal += part.ordinal
+        if ordinal == part.end_ordinal < count:
+            pinned.prove_first(number + 1)
+        return ordinal, position
 
     def find_many(
         self, wanted: NDArray[np.int64], count: int, *, repair: bool
     ) -> NDArray[np.int64]:
         """Return for each timestamp how many frames are not later; inflates as `find` does."""
-        ordinals: set[int] = set()
-        if 0 < count <= len(self.index(count, repair=repair)) // fmt.INDEX_RECORD_BYTES:
-            times = self._index_times(count, repair=repair)
-            found = set(np.searchsorted(times, wanted, side="right").tolist())
-            ordinals = {place for i in found for place in (max(i - 1, 0), min(i, count - 1))}
-        with self._proving(*ordinals) as pinned:
-            return Page.find_many(pinned, wanted, count, repair=repair)
+        del repair
+        count = min(count, self._head.count)
+        found = np.zeros(len(wanted), np.int64)
+        if count <= 0:
+            return found
+        pinned = self._pinned()
+        numbers = np.searchsorted(self._head.timestamps, wanted, side="right") - 1
+        numbers = np.minimum(numbers, self._head.block_of(count - 1))
+        for number in np.unique(numbers).tolist():
+            begin, end = np.searchsorted(numbers, [number, number + 1]).tolist()
+            if number < 0:  # before the first message
+                pinned.prove_first(0)
+                continue
+            part = pinned.part(number, count)
+            ordinals = search.find_many(part, wanted[begin:end], part.count, repair=False)
+            found[begin:end] = ordinals + part.ordinal
+            if found[end - 1] == part.end_ordinal < count:
+                pinned.prove_first(number + 1)
+        return found
 
     def times(
         self, ordinal: int, end_ordinal: int, count: int, *, repair: bool
     ) -> NDArray[np.int64]:
-        """Return the timestamps of frames; inflates the blocks of the first and the last one."""
-        ends = (ordinal, end_ordinal - 1) if ordinal < end_ordinal else ()
-        with self._proving(*ends) as pinned:
-            return Page.times(pinned, ordinal, end_ordinal, count, repair=repair)
+        """Return the timestamps of frames; inflates their blocks."""
+        del repair
+        pinned, parts = self._pinned(), []
+        while ordinal < end_ordinal:
+            part = pinned.part(self._head.block_of(ordinal), count)
+            end = min(end_ordinal, part.end_ordinal)
+            if end <= ordinal:
+                raise self.damage(count)
+            begin = ordinal - part.ordinal
+            parts.append(search.times(part, begin, end - part.ordinal, part.count, repair=False))
+            ordinal = end
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def locate(self, sequence: int, count: int, *, repair: bool) -> int:
         """Return the position of a message; inflates its block only."""
-        is_end = sequence == self._head.end_sequence and count == self._head.count
-        if is_end and count == 0:
+        del repair
+        head = self._head
+        if count == 0:
             return fmt.PAGE_HEADER_BYTES
-        if is_end and count > 1:  # the page of one message can end with a fragment
-            return self._head.used_bytes - fmt.FRAME_HEADER_BYTES
-        with self._proving(max(0, min(sequence - self.first_sequence, count - 1))) as pinned:
-            return Page.locate(pinned, sequence, count, repair=repair)
+        # The page of one message can end with a fragment.
+        if sequence == head.end_sequence and count == head.count > 1:
+            return head.used_bytes - fmt.FRAME_HEADER_BYTES
+        ordinal = sequence - self.first_sequence
+        pinned = self._pinned()
+        number = head.block_of(max(0, min(ordinal, count - 1)))
+        if ordinal == head.ordinals_of(number)[0] < count:
+            return pinned.prove_first(number)
+        part = pinned.part(number, count)
+        return search.locate(part, sequence, part.count, repair=False)
 
-    def _index_times(self, count: int, *, repair: bool) -> NDArray[np.int64]:
-        index = memoryview(self.index(count, repair=repair))
-        times: NDArray[np.int64] = np.frombuffer(index, fmt.INDEX_RECORD, count)["timestamp"]
-        return times
+    def prove_first(self, number: int) -> int:
+        """Return the position of a block's first frame, inflated and as the head has it."""
+        memory, filler = self._memory_and_filler()
+        filler.fill_block(memory, number)
+        block = self._head.blocks[number]
+        found, timestamp, _, _ = _core.peek(
+            memory, block.position, self.first_sequence + block.ordinal
+        )
+        if (found, timestamp) != (_core.READ_FRAME, block.timestamp):
+            raise self._head.contradiction(block)
+        return block.position
 
-    @contextlib.contextmanager
-    def _proving(self, *ordinals: int) -> Iterator[CompressedPage]:
-        """Yield a copy with the blocks of these frames inflated; keep the index it rebuilds."""
-        pinned = self._pinned(*ordinals)
-        try:
-            yield pinned
-        finally:
-            self._index = pinned._index  # noqa: SLF001 - its own class
+    def part(self, number: int, count: int) -> BlockPart:
+        """Return a block, inflated and with its index, up to the `count`th frame of the page."""
+        memory, filler = self._memory_and_filler()
+        return BlockPart(self, memory, filler.index_of(memory, number), number, count)
+
+
+class BlockPart:
+    """A block to be searched (`search.IndexedPage`): as a page that begins with its first frame.
+
+    Attributes:
+        region: the memory of the page.
+        ordinal: of its first frame in the page.
+        end_ordinal: of the frame after its last one.
+        count: of its frames.
+        first_sequence: of its first frame.
+    """
+
+    def __init__(
+        self,
+        page: CompressedPage,
+        region: _core.Region,
+        index: _core.Region,
+        number: int,
+        count: int,
+    ) -> None:
+        self._page = page
+        self._index = index
+        self.region: _core.Region = region
+        self.ordinal, end_ordinal = page.head.ordinals_of(number)
+        self.end_ordinal: int = min(end_ordinal, count)
+        self.count: int = self.end_ordinal - self.ordinal
+        self.first_sequence: int = page.first_sequence + self.ordinal
+
+    def index(self, count: int, *, repair: bool) -> _core.Region:
+        """Return its index, which was made from its frames."""
+        del count, repair
+        return self._index
+
+    rebuild_index = index
+
+    def damage(self, count: int | None) -> errors.CorruptFrame:
+        """Return the error for frames that an index from themselves does not lead to."""
+        return self._page.damage(None if count is None else self.ordinal + count)
+
+
+def derived_index(region: _core.Region, meta: AllMeta) -> _core.Region | None:
+    """Return an index with the first frame of each block of a page; None: it is not compressed.
+
+    The head has their places under its own checksum: as good as index records.
+    """
+    filler = region.filler
+    if not isinstance(filler, BlockInflater):
+        return None
+    index = private_region(b"", meta.index_bytes)
+    for block in filler.head.blocks:
+        at = block.ordinal * fmt.INDEX_RECORD_BYTES
+        if at + fmt.INDEX_RECORD_BYTES <= len(index):
+            record = np.array((block.timestamp, block.position), fmt.INDEX_RECORD)
+            index.write(at, record.tobytes())
+    return index
 
 
 def open_page(folder: Directory, prefix: str, meta: AllMeta, number: int, pool: Pool) -> Page:

@@ -20,7 +20,8 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.all_and_read_meta import field_of, size_now
 from pagequeue.page import search
-from pagequeue.page.header import REMEDY, bad_header, decode_header
+from pagequeue.page.compressed_format import is_compressed
+from pagequeue.page.header import REMEDY, bad_header, decode_header, first_bytes
 from pagequeue.page.spare import page_from_spare
 from pagequeue.system.os_errors import raise_typed
 
@@ -609,18 +610,24 @@ class Page:
         return region
 
     def _index_file(self) -> _core.Region | None:
-        """Map the file of the index to write it; None: retention removed the page meanwhile."""
-        name = os.path.basename(self.path)
-        if not self._folder.exists(name):
+        """Map the file of the index to write it; None: the page has none any more."""
+        if not self._may_have_index():
             return None
         log.warning("%s: its index is missing or wrong and is rebuilt", self.path)
         index = index_to_rebuild(self._folder, self._prefix, self._meta, self.number)
-        # Retention removes a page and then its index, and looks for neither again: this one can
-        # have been made after that.
-        if self._folder.exists(name):
+        # Retention removes a page and then its index, compressing exchanges it and then removes
+        # that, and they look for neither again: this one can have been made after that.
+        if self._may_have_index():
             return index
         self._folder.remove(fmt.index_name(self._prefix, self.number))
         return None
+
+    def _may_have_index(self) -> bool:
+        """Whether the page has its name, and is not compressed meanwhile."""
+        try:
+            return not is_compressed(first_bytes(self._folder, os.path.basename(self.path)))
+        except errors.QueueNotFound:
+            return False
 
 
 def writable_index(
@@ -639,7 +646,7 @@ def writable_index(
 def index_to_rebuild(folder: Directory, prefix: str, meta: AllMeta, number: int) -> _core.Region:
     """Map an index for writing, with blocks for the records of all frames that its page can have.
 
-    The frames lie in the blocks of the page; a compressed one can have any number of them.
+    The frames lie in the blocks of the page.
 
     Raises:
         DiskFull, SystemLimit: reserving blocks failed.

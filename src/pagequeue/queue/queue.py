@@ -771,8 +771,8 @@ class Queue(Closing, Generic[Sent]):
         """Return when messages were sent, by the index alone.
 
         In each page the first and the last message of the range are read, and verify the index; the
-        payloads between are not read, so damage in them is not found. It takes 16 bytes of memory
-        for each message.
+        payloads between are not read, so damage in them is not found. A compressed page has no
+        index: its messages are read. It takes 16 bytes of memory for each message.
 
         Args:
             since: begin with the first message that is not older (inclusive).

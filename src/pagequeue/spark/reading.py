@@ -7,6 +7,7 @@ log counts. No other message is missing without an error.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page.compressed_page import map_page
+from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.page import map_file
 from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.queue.queue import internals
@@ -204,14 +205,13 @@ def _good(store: Store, number: int) -> Iterator[tuple[ValidRun, _core.Region]]:
     except (errors.DamageError, errors.QueueNotFound):
         return
     sealed = number < store.tail.page_number
-    index: _core.Region | None
-    try:
-        index = map_file(
-            store.folder, fmt.index_name(store.prefix, number), store.meta.index_bytes,
-            writable=False,
-        )  # fmt: skip
-    except errors.PageQueueError:
-        index = None  # only a hint
+    index = derived_index(region, store.meta)
+    if index is None:
+        with contextlib.suppress(errors.PageQueueError):  # only a hint
+            index = map_file(
+                store.folder, fmt.index_name(store.prefix, number), store.meta.index_bytes,
+                writable=False,
+            )  # fmt: skip
     for run in valid_runs(region, index, first, None, end_sequence=end, is_sealed=sealed):
         yield run, region
 

@@ -36,6 +36,7 @@ from pagequeue.page.page import (
     make_page,
     map_plain,
     missing_page,
+    private_region,
     scan_region,
     writable_index,
     zero_after,
@@ -351,7 +352,7 @@ class Recovery:
             self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
             if scan.stopped != _core.READ_END:
                 break
-            self._sync(*self._names(number))
+            self._sync(*self._files(number))
             number += 1
             header = self._follow(number, scan, promised, write.durable_page)
         if scan.whole_sequence < durable or number < write.durable_page:
@@ -364,7 +365,7 @@ class Recovery:
         if numbers:  # else the page was made just now, of zeros
             self._cut(region, index, header, scan)
         self._remove(later)
-        self._sync(*self._names(number))
+        self._sync(*self._files(number))
         self._sync()
         # 2. The shared state. Cut here: the same again, from the same durable mark.
         first = header.first_sequence or 0
@@ -442,7 +443,10 @@ class Recovery:
             scan = scan_region(region, None, header, first, durable - first)
             if scan.whole_sequence < durable and scan.stopped != _core.READ_END:
                 raise self._damage(number, scan, durable)
-        index = index_to_rebuild(self.folder, self.prefix, self.meta, number)
+        if region.filler is None:
+            index = index_to_rebuild(self.folder, self.prefix, self.meta, number)
+        else:  # it is compressed, and has none
+            index = private_region(b"", self.meta.index_bytes)
         scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
         if scan.stopped != _core.READ_END:  # it is not sealed, and will be written to
             # Only what is not zero is written, and lies in blocks.
@@ -471,6 +475,11 @@ class Recovery:
 
     def _names(self, number: int) -> tuple[str, str]:
         return fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)
+
+    def _files(self, number: int) -> list[str]:
+        """Return the names of a page and of its index; a compressed one has none."""
+        page, index = self._names(number)
+        return [page, index] if self.folder.exists(index) else [page]
 
     def _sync(self, *names: str) -> None:
         """Put files on stable storage; without names, the directory.

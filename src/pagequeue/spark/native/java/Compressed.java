@@ -13,7 +13,7 @@ final class Compressed {
     static final String MAGIC = "pgqzpag\u001a";
     private static final int HEAD_AT = 64;
     private static final int BLOCKS_AT = 128;
-    private static final int BLOCK_BYTES = 16;
+    private static final int BLOCK_BYTES = 24;
     private static final int END_BYTES = 16;
     private static final int METHOD_ZSTD = 1;
     private static final long PAGE_BYTES_MAX = 1L << 30;
@@ -30,6 +30,7 @@ final class Compressed {
     private final long[] positions;
     private final long[] ordinals;
     private final int[] sums;
+    private final long[] times;
     private int inflated = -1;
     private byte[] block = new byte[0];
 
@@ -102,6 +103,7 @@ final class Compressed {
         positions = new long[n];
         ordinals = new long[n];
         sums = new int[n];
+        times = new long[n];
         long offset = front.length;
         for (int i = 0; i < n; i++) {
             int at = BLOCKS_AT + i * BLOCK_BYTES;
@@ -111,10 +113,12 @@ final class Compressed {
             positions[i] = Integer.toUnsignedLong(fields.getInt(at + 4));
             ordinals[i] = Integer.toUnsignedLong(fields.getInt(at + 8));
             sums[i] = fields.getInt(at + 12);
+            times[i] = fields.getLong(at + 16);
             offset += bytes;
         }
         checkFields(fields.getLong(HEAD_AT), fields.getLong(HEAD_AT + 16),
-            fields.getLong(HEAD_AT + 24));
+            fields.getLong(HEAD_AT + 24), fields.getLong(HEAD_AT + 32),
+            fields.getLong(HEAD_AT + 40));
         long needed = offset + front.length + END_BYTES;
         if (needed != fields.getLong(HEAD_AT + 16)) {
             throw bad("its blocks need " + needed + " bytes, not "
@@ -139,7 +143,8 @@ final class Compressed {
     }
 
     /** Raise if the fields contradict each other. */
-    private void checkFields(long whole, long fileBytes, long endSequence) {
+    private void checkFields(long whole, long fileBytes, long endSequence, long firstTime,
+                             long lastTime) {
         if (firstSequence == -1L) {
             throw bad("no messages and no end");
         }
@@ -151,11 +156,13 @@ final class Compressed {
             && endSequence >= 0 && count >= 0 && count <= whole / INDEX_BYTES_PER_RECORD
             && positions[0] == Frames.PAGE_HEADER && ordinals[0] == 0
             && usedBytes - positions[last] >= Frames.HEADER && usedBytes % 8 == 0
-            && ordinals[last] <= Math.max(count - 1, 0);
+            && ordinals[last] <= Math.max(count - 1, 0)
+            && times[0] == (count > 0 ? firstTime : 0)
+            && times[last] <= (count > 0 ? lastTime : 0);
         for (int i = 0; good && i <= last; i++) {
             good = positions[i] % 8 == 0 && (i == 0
                 || (positions[i] - positions[i - 1] >= Frames.HEADER
-                    && ordinals[i] - ordinals[i - 1] >= 1));
+                    && ordinals[i] - ordinals[i - 1] >= 1 && times[i] >= times[i - 1]));
         }
         if (!good) {
             throw bad("its blocks are invalid");
@@ -168,6 +175,15 @@ final class Compressed {
         return Problem.damage("CorruptFrame", path, "message " + sequence
             + " and those after it, in the bytes from " + offsets[number] + " on: " + text,
             offsets[number], text).with("sequence", sequence);
+    }
+
+    /** The first frame of the block that has a frame: position, sequence, timestamp. */
+    long[] start(long sequence) {
+        int number = Arrays.binarySearch(ordinals, sequence - firstSequence);
+        if (number < 0) {
+            number = Math.max(-number - 2, 0);
+        }
+        return new long[] {positions[number], firstSequence + ordinals[number], times[number]};
     }
 
     /** Read bytes of the page as it was, at most to the end of a block; zeros after the last. */

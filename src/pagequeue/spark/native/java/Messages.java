@@ -42,17 +42,19 @@ final class Messages implements RowSource {
         }
     }
 
-    /** The position of a message: by the index if the frame there confirms it, else by all. */
+    /** The position of a message: by the index if the frame there confirms it, else by frames. */
     private long locate(long sequence) {
-        Index index = Index.read(place, page.number, sequence - page.first, 1);
+        Index index = page.isCompressed() ? null
+            : Index.read(place, page.number, sequence - page.first, 1);
         if (index != null && index.position(0) > 0
             && window.check(index.position(0), sequence, true) == Frames.FRAME
             && window.frames.timestamp == index.timestamp(0)) {
             return index.position(0);
         }
-        long found = Frames.PAGE_HEADER;
-        long last = page.floor;
-        for (long before = page.first; before <= sequence; before++) {
+        long[] start = page.start(sequence);
+        long found = start[0];
+        long last = start[2];
+        for (long before = start[1]; before <= sequence; before++) {
             int result = window.check(found, before, true);
             String reason = result == Frames.FRAME ? null : Frames.reason(result);
             if (reason == null && window.frames.timestamp < last) {

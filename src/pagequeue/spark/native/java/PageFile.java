@@ -167,6 +167,20 @@ final class PageFile {
             + sequence, size, reason).with("sequence", sequence);
     }
 
+    /** Whether its file is compressed; then it has no index. */
+    boolean isCompressed() {
+        return compressed != null;
+    }
+
+    /**
+     * A frame from which others lead to a message: position, sequence, and a time that none of them
+     * is older than.
+     */
+    long[] start(long sequence) {
+        return compressed == null ? new long[] {Frames.PAGE_HEADER, first, floor}
+            : compressed.start(sequence);
+    }
+
     /** The error for a page with another first sequence than the page before it asks for. */
     Problem beginsWith(long wanted) {
         return Problem.page(path, "begins with message " + first + ", must be " + wanted, 0,

@@ -1,6 +1,9 @@
 package pagequeue;
 
-/** Timestamps of one page by its index: of each batch the first and the last frame prove it. */
+/**
+ * Timestamps of one page by its index: of each batch the first and the last frame prove it. Those of
+ * a compressed page, which has no index, are read from its frames.
+ */
 final class Times implements RowSource {
     private final PageFile page;
     private final Window window;
@@ -26,7 +29,7 @@ final class Times implements RowSource {
         rows.first = at;
         rows.count = count;
         rows.room(count, false);
-        if (!byIndex(rows.times, count)) {
+        if (page.isCompressed() || !byIndex(rows.times, count)) {
             byFrames(rows.times, count);
         }
         at += count;
@@ -59,11 +62,12 @@ final class Times implements RowSource {
             && window.frames.timestamp == index.timestamp(i);
     }
 
-    /** As rebuilding the index does: from the page's first frame on. */
+    /** As rebuilding the index does: from the first frame of the page, or of the block, on. */
     private void byFrames(long[] times, int count) {
-        long position = Frames.PAGE_HEADER;
-        long last = page.floor;
-        for (long sequence = page.first; sequence < at + count; sequence++) {
+        long[] start = page.start(at);
+        long position = start[0];
+        long last = start[2];
+        for (long sequence = start[1]; sequence < at + count; sequence++) {
             int found = window.check(position, sequence, true);
             String reason = found == Frames.FRAME ? null : Frames.reason(found);
             if (reason == null && window.frames.timestamp < last) {
