@@ -277,7 +277,7 @@ def zeroing_not_synced() -> None:
     rewrite(
         power_loss_recovery.Recovery,
         "_scan",
-        ("    self._sync(*self._names(number))\n    self._sync()\n", "    self._sync()\n"),
+        ("    self._sync(*self._files(number))\n    self._sync()\n", "    self._sync()\n"),
     )
 
 

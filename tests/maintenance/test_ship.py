@@ -297,9 +297,13 @@ def test_compressed_pages_and_records_are_shipped(tmp_path: Path) -> None:
     with Queue(tmp_path / "ship", read_only=True) as shipped, shipped.batches() as batches:
         assert np.array_equal(np.concatenate([batch.to_numpy() for batch in batches]), records)
         assert shipped.verify().ok
-    sizes = {page.size_bytes for page in manifest_of(tmp_path / "ship").pages}
+    shipped_pages = manifest_of(tmp_path / "ship").pages
+    sizes = {page.size_bytes for page in shipped_pages}
     assert SMALL * 4 in sizes
     assert min(sizes) < SMALL * 4
+    for page in shipped_pages:  # a compressed one has no index
+        index = tmp_path / "ship" / fmt.index_name("queue", page.number)
+        assert index.exists() == (page.size_bytes == SMALL * 4) == (page.index_bytes > 0)
 
 
 def test_the_manifest_lists_the_files(queue: Queue, tmp_path: Path) -> None:

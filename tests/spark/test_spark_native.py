@@ -168,6 +168,29 @@ def test_options_mean_the_same(
     assert jvm.select("payload").count() == len(wanted)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{}, {"fromSequence": 17, "toSequence": 251}, {"since": START + STEP * 40}]
+)
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_of_compressed_pages_lead_to_rows(
+    spark: SparkSession, tmp_path: Path, options: dict[str, object]
+) -> None:
+    """A page without an index: payloads and times alone, from the middle of a block on."""
+    fill(tmp_path / "q")
+    wanted = rows(pages.read(spark, tmp_path / "q", reader="native", **options))
+    with Queue(tmp_path / "q") as queue:
+        assert queue.compress().pages > 0
+        assert len(queue._store.page(1).head.blocks) > 2  # type: ignore[attr-defined]
+    assert not (tmp_path / "q" / fmt.index_name("queue", 1)).exists()
+    for part_bytes in (700, PART_BYTES_MIN):
+        options["partitionBytes"] = part_bytes
+        found = pages.read(spark, tmp_path / "q", reader="native", **options)
+        assert rows(found) == wanted
+        times = rows(found.select("sequence", "timestamp_ns"))
+        assert times == [(row[1], row[3]) for row in wanted]
+
+
 RECORD = np.dtype(
     [
         ("i1", "i1"), ("i2", ">i2"), ("i4", "<i4"), ("i8", ">i8"), ("u1", "u1"), ("u2", "<u2"),
