@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #define MAPS_MAX 512
@@ -235,6 +236,10 @@ LOOKED_CALL(ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at),
             (fd, data, bytes, at))
 LOOKED_CALL(ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off_t at),
             (fd, data, bytes, at))
+LOOKED_CALL(ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t at),
+            (fd, parts, count, at))
+LOOKED_CALL(ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off_t at),
+            (fd, parts, count, at))
 
 #define OPEN_CALL(name) \
     EXPORT int name(int folder, const char *path, int flags, ...) { \

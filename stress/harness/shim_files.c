@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -71,6 +72,21 @@ DEFINE_TRANSFER(WRITE, pwrite, data, (int fd, const void *data, size_t bytes, of
 DEFINE_TRANSFER(WRITE, pwrite64, data, (int fd, const void *data, size_t bytes, off64_t at), int,
                 const void *, size_t, off64_t)
 #undef ARGUMENTS
+
+/* A short one moves half of the first part. */
+#define DEFINE_GATHERED(name, offset)                                                              \
+    SHOWN ssize_t name(int fd, const struct iovec *parts, int count, offset at) {                  \
+        REAL(ssize_t, name, int, const struct iovec *, int, offset)                                \
+        FAIL_IF_TOLD(WRITE, shim_path_of_fd(fd), -1)                                               \
+        struct iovec half = {0};                                                                   \
+        if (told == SHORT && count > 0) {                                                          \
+            half = (struct iovec){parts->iov_base, (parts->iov_len + 1) / 2};                      \
+            return real_##name(fd, &half, 1, at);                                                  \
+        }                                                                                          \
+        return real_##name(fd, parts, count, at);                                                  \
+    }
+DEFINE_GATHERED(pwritev, off_t)
+DEFINE_GATHERED(pwritev64, off64_t)
 
 #define DEFINE_SYNC(kind, name)                                                                    \
     SHOWN int name(int fd) {                                                                       \

@@ -847,6 +847,12 @@ def test_other_producers_wait_for_two_os_pages_of_each_page(
             written.append(len(data))
         return real_pwrite(fd, data, position)
 
+    def pwritev(fd: int, parts: Any, position: int) -> int:  # noqa: ANN401 - buffers
+        if waiting:
+            written.extend(map(len, parts))
+        return real_pwritev(fd, parts, position)
+
+    real_pwritev = os.pwritev
     real_freeze, real_commit, real_pwrite = (
         BulkProducer._freeze_page,
         BulkProducer.commit_pages,
@@ -857,6 +863,7 @@ def test_other_producers_wait_for_two_os_pages_of_each_page(
         monkeypatch.setattr(BulkProducer, "_freeze_page", freeze)
         monkeypatch.setattr(BulkProducer, "commit_pages", commit)
         monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(os, "pwritev", pwritev)
         if streamed:
             with producer.open() as file:
                 file.write(payload)

@@ -431,7 +431,8 @@ def die_while_sending_large(directory: str, step: int) -> None:
     """Send a large message, and die right before one of the calls that change or sync something."""
     with Queue(directory) as queue, queue.producer() as producer:
         deadly = dying_at(step)
-        for name in ("rename", "fsync", "fdatasync", "pwrite", "ftruncate", "unlink", "rmdir"):
+        calls = "rename", "fsync", "fdatasync", "pwrite", "pwritev", "ftruncate", "unlink", "rmdir"
+        for name in calls:
             setattr(os, name, deadly(getattr(os, name)))
         producer.send_many(AROUND_LARGE)
         print_now("done")

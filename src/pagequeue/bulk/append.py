@@ -19,7 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.bulk.publisher import BulkPublisher, StagingDirectory, check_no_ring, too_many_pages
 from pagequeue.bulk.staged_pages import Chunk, Staging, chunk_of, stage
 from pagequeue.columns.inputs import COLUMNS, bytes_of
-from pagequeue.page.fragments import fragment_count
+from pagequeue.page.fragments import fragment_count, fragment_rooms
 from pagequeue.send.producer import Producer, overtaken
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class PayloadWriter(io.RawIOBase):
         self._writer: FragmentWriter | None = None
         self._guard = threading.Lock()
         self._is_done = False
-        self._pages_checked = 0
+        self._checked_bytes = 0
         self.sequence: int | None = None
 
     def writable(self) -> bool:
@@ -155,24 +155,33 @@ class PayloadWriter(io.RawIOBase):
             MessageTooLarge: `max_bytes` cannot hold the message, or it exceeds 2**40 bytes.
             ClosedError, ForkedError: the producer cannot be used.
         """
-        with self._guard, bytes_of(data) as given:
+        with self._guard:
             if self._is_done:
                 raise ValueError("I/O operation on closed file")
             self._producer._check_open()  # noqa: SLF001 - no user's
-            if self._writer is None and len(self._spool) + len(given) <= self._spool_max:
-                self._spool += given
-            else:
-                writer = self._writer or self._begin_pages()
-                self._check_room(writer.written + len(given))
-                writer.write(given)
-            return len(given)
+            if type(data) is bytes:
+                return self._append(data, len(data))
+            with bytes_of(data) as given:
+                return self._append(given, len(given))
+
+    def _append(self, data: bytes | memoryview, count: int) -> int:
+        writer = self._writer
+        if writer is None and len(self._spool) + count <= self._spool_max:
+            self._spool += data
+            return count
+        if writer is None:
+            writer = self._begin_pages()
+        size = writer.written + count
+        if size > self._checked_bytes:
+            self._check_room(size)
+        return writer.write(data)
 
     def _check_room(self, size: int) -> None:
-        """Check a size of the payload, where it takes more pages than the last one checked."""
-        pages = fragment_count(self._store.meta.page_bytes, size)
-        if pages > self._pages_checked:
-            check_size(self._store, np.array([size], np.int64))
-            self._pages_checked = pages
+        """Check a size of the payload, which takes more pages than the last one checked."""
+        check_size(self._store, np.array([size], np.int64))
+        page_bytes = self._store.meta.page_bytes
+        first, others = fragment_rooms(page_bytes)
+        self._checked_bytes = first + (fragment_count(page_bytes, size) - 1) * others
 
     def _begin_pages(self) -> FragmentWriter:
         store = self._store
