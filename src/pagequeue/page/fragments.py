@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 KEPT_PAGES_MAX: Final = 256
 """A message of so many pages or fewer keeps them mapped, so that it outlives retention."""
+READ_ALL_BYTES: Final = 4 << 20
+"""Reading all that is left is done by this much, so that blocks are copied once."""
 WRONG_BLOCK: Final = "the checksum of a block is wrong"
 SUM_BYTES: Final = 4
 DO_NOT_ADD_UP: Final = "its fragments do not add up"
@@ -454,16 +456,56 @@ class PayloadFile(io.RawIOBase):
             if not len(to):
                 return 0
             if not self._begin <= self._at < self._end:
-                size = self._read_blocks(to)
+                size = self._read_blocks(to, len(to))
                 if size:
                     self._at += size
                     return size
                 self._load_block()
-            begin = self._at - self._begin
-            size = min(len(to), self._end - self._at)
-            to[:size] = memoryview(self._block)[begin : begin + size]
-        self._at += size
-        return size
+            with self._in_block(len(to)) as found:
+                to[: len(found)] = found
+                self._at += len(found)
+                return len(found)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to so many bytes, none at the end; without a size all that are left.
+
+        Raises:
+            As for `readinto`.
+        """
+        if size is None or size < 0:
+            return self.readall()
+        self._check_open()
+        if not size or self._at >= len(self._payload):
+            return b""
+        if not self._begin <= self._at < self._end:
+            if size >= fmt.FRAGMENT_BLOCK_BYTES:
+                data = _core.new_bytes(min(size, self._rest_of_fragment()))
+                done = self._read_blocks(data, len(data))
+                if done:
+                    self._at += done
+                    return data if done == len(data) else data[:done]
+            self._load_block()
+        with self._in_block(size) as found:
+            self._at += len(found)
+            return bytes(found)
+
+    def readall(self) -> bytes:
+        """Return all bytes that are left.
+
+        Raises:
+            As for `readinto`.
+        """
+        self._check_open()
+        if not self._at:
+            whole = self._payload.load()
+            self._at = len(whole)
+            return whole
+        return b"".join(iter(lambda: self.read(READ_ALL_BYTES), b""))
+
+    def _in_block(self, size: int) -> memoryview:
+        """Return so many bytes at the current offset, or fewer up to the end of the block."""
+        begin = self._at - self._begin
+        return memoryview(self._block)[begin : min(begin + size, self._end - self._begin)]
 
     def _place(self) -> tuple[Fragment, int, int]:
         """Return the fragment and block that hold the current offset, and where in the block."""
@@ -474,22 +516,28 @@ class PayloadFile(io.RawIOBase):
             fragment = self._fragment = self._payload.fragment_at(self._at)
         return fragment, *divmod(self._at - fragment.offset, fmt.FRAGMENT_BLOCK_BYTES)
 
-    def _read_blocks(self, to: memoryview) -> int:
+    def _rest_of_fragment(self) -> int:
+        """Return how many bytes of the fragment there follow the current offset."""
+        return self._place()[0].end - self._at
+
+    def _read_blocks(self, to: memoryview | bytes, room: int) -> int:
         """Copy whole blocks of one fragment directly to their target; return how many bytes.
 
-        A damaged one ends the bytes before it; its own bytes are zeroed, and the next call raises.
+        A damaged one ends the bytes before it; its own bytes are zeroed in memory that the caller
+        has, and the next call raises.
         """
         fragment, block, inside = self._place()
         position = fragment.position + block * fmt.FRAGMENT_BLOCK_BYTES
         done = 0
         while not inside and block < len(fragment.checksums):
             size = fragment.block_bytes(block)
-            if size > len(to) - done:
+            if size > room - done:
                 break
             try:
                 self._payload.copy_block(fragment, block, to, done)
             except errors.DamageError:
-                to[done : done + size] = bytes(size)
+                if isinstance(to, memoryview):
+                    to[done : done + size] = bytes(size)
                 if not done:
                     raise
                 break
