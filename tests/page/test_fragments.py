@@ -55,10 +55,9 @@ def test_read_gives_no_byte_of_a_damaged_block(
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
     with queue.consumer() as consumer:
         file = consumer.receive(timeout=0).open()
-    got = b""
+    got: list[bytes] = []
     with pytest.raises(CorruptFrame):
-        while part := file.read(size):
-            got += part
-    assert got == (b"" if size is None else PAYLOAD[:BLOCK])
+        got.extend(iter(lambda: file.read(size), b""))
+    assert b"".join(got) == (b"" if size is None else PAYLOAD[:BLOCK])
     file.seek(2 * BLOCK)
     assert file.read() == PAYLOAD[2 * BLOCK :]

@@ -131,7 +131,7 @@ class FragmentWriter:
         self._start = _core.crc32c(meta.queue_id)
         self._number = first_number
         self._file: Descriptor | None = None
-        self._path = folder.path
+        self._path, self._name, self._identity = folder.path, "", (0, 0)
         self._held: list[bytes | bytearray | memoryview] = []
         self._held_bytes = 0
         self._done: list[StagedFragment] = []
@@ -212,7 +212,7 @@ class FragmentWriter:
                 self._add_checksums(one)
             position = self._begin + begin
             with self._file as fd:
-                self._reserve(fd, position, self._size - begin, rest)
+                self._reserve(position, self._size - begin, rest)
                 write_parts(fd, parts, position)
             self.payload_bytes += self._size - begin
             self._until = self._to_boundary()
@@ -242,7 +242,7 @@ class FragmentWriter:
                     done += len(block)
                     self._size += len(block)
 
-    def _reserve(self, fd: int, position: int, size: int, rest: int) -> None:
+    def _reserve(self, position: int, size: int, rest: int) -> None:
         """Reserve blocks for a write, and for some after it; the write tells whether it fails."""
         end = position + size
         if end <= self._reserved or not self._reserves:
@@ -251,19 +251,21 @@ class FragmentWriter:
         ahead = max(rest, min(self.payload_bytes, RESERVE_BYTES))
         until = min(end + ahead, self._meta.page_bytes)
         try:
-            _core.reserve(fd, begin, until - begin)
+            with self._folder.descriptor as folder:
+                _core.reserve(folder, self._name, *self._identity, begin, until - begin)
         except OSError:
             self._reserves = False
         else:
             self._reserved = until
 
-    def _unreserve(self, page: Descriptor) -> None:
+    def _unreserve(self) -> None:
         """Give back the blocks after the content, but for that of the last byte."""
         begin = -(-(self._begin + self._size) // OS_PAGE_BYTES) * OS_PAGE_BYTES
         end = min(self._reserved, (self._meta.page_bytes - 1) // OS_PAGE_BYTES * OS_PAGE_BYTES)
         if begin < end:
-            with contextlib.suppress(OSError), page as fd:  # then they are only lost
-                _core.release(fd, begin, end - begin)
+            # If it cannot, they are only lost.
+            with contextlib.suppress(OSError), self._folder.descriptor as folder:
+                _core.release(folder, self._name, *self._identity, begin, end - begin)
 
     def _to_boundary(self) -> int:
         """Return how many bytes the next write takes; 0: the page is full."""
@@ -283,11 +285,13 @@ class FragmentWriter:
         meta, number = self._meta, self._number + len(self._done)
         # Sparse, because nobody writes to the rest: a short fragment takes no more than its bytes.
         make_sparse(self._folder, fmt.index_name(STAGED_PREFIX, number), meta.index_bytes).close()
-        name = fmt.page_name(STAGED_PREFIX, number)
+        self._name = name = fmt.page_name(STAGED_PREFIX, number)
         self._path = self._folder.full(name)
         self._file = make_sparse(self._folder, name, meta.page_bytes)
-        if not self._done:
-            with self._file as fd:
+        with self._file as fd:
+            status = os.fstat(fd)
+            self._identity = status.st_dev, status.st_ino
+            if not self._done:
                 self._reserves = _core.file_system_type(fd) != TMPFS
 
     def _end_page(self) -> None:
@@ -297,7 +301,7 @@ class FragmentWriter:
         offset = self.payload_bytes - self._size
         ordinal = len(self._done)
         number = self._number + ordinal
-        self._unreserve(self._file)
+        self._unreserve()
         if self._synced:
             self._sync(self._file, number)
         self._file.close()
