@@ -215,6 +215,21 @@ def test_repair_of_a_file_that_was_given_away_asks_for_its_owner(
     assert "salvage" not in err
 
 
+def test_misspelled_directory_is_answered_with_similar_queues(
+    tmp_path: Path, capfdbinary: Capture
+) -> None:
+    """Only with queues; without one, with the command that lists them."""
+    Queue(tmp_path / "orders", page_bytes=65_536).close()
+    (tmp_path / "order").write_text("a file")
+    (tmp_path / "ordrs").mkdir()
+    code, _, err = call(capfdbinary, "receive", tmp_path / "orderz")
+    assert code == 1
+    assert err.endswith("orderz: no queue here: did you mean orders?\n")
+    code, _, err = call(capfdbinary, "info", tmp_path / "nothing" / "like it")
+    assert code == 1
+    assert err.endswith("no queue here: `pagequeue ls` lists queues\n")
+
+
 def test_unfinished_queue_is_not_named_as_another_one(tmp_path: Path, capfdbinary: Capture) -> None:
     """Another prefix is what a user may have meant; its own is what was not found."""
     (tmp_path / "queue-allMeta").write_bytes(b"x\n")  # its creator was killed

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import errors
+from pagequeue import format as fmt
+from pagequeue.cli.lazy import SIMILAR_MAX
+from pagequeue.util.text import printable_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,9 +34,22 @@ def _of_expired(error: errors.Expired) -> str | None:
 
 
 def _of_not_found(error: errors.QueueNotFound) -> str | None:
-    if error.prefix is None:
-        return None
-    return "check directory and prefix; `pagequeue send` creates a queue"
+    if error.prefix is not None:
+        return "check directory and prefix; `pagequeue send` creates a queue"
+    similar = _similar(error.path or "")
+    return f"did you mean {' or '.join(similar)}?" if similar else "`pagequeue ls` lists queues"
+
+
+def _similar(path: str) -> list[str]:
+    """Return the names of the queues beside a path that resemble its own."""
+    parent, wanted = os.path.split(path)
+    found = []
+    with contextlib.suppress(OSError):  # then there is nothing to suggest
+        for name in difflib.get_close_matches(wanted, os.listdir(parent or "."), SIMILAR_MAX):
+            with contextlib.suppress(OSError):
+                if fmt.queues_in(os.listdir(os.path.join(parent, name))):
+                    found.append(printable_name(name))
+    return found
 
 
 REMEDIES: Final[dict[type[errors.PageQueueError], Callable[[Any], str | None]]] = {
