@@ -1083,11 +1083,14 @@ def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
     for turn in range(400):
         page = bytearray(rng.choice(pages_there))
         queue_id, first = bytes(page[24:40]), struct.unpack_from("<Q", page, 40)[0]
-        if turn % 5 == 0:  # frames with right checksums and any length or flags
+        if turn % 5 == 0:  # frames with right checksums and any length, flags, times, sequences
+            first = rng.choice([first, 253, 2**32 - 2, rng.randrange(2**62)])
+            page += bytes(rng.choice([0, 3 * PAGE_BYTES]))
+            limit = len(page)
             position, sequence = 64, first
             for _ in range(rng.randrange(6)):
-                size = rng.choice([0, 1, 7, 8, 9, 300, len(page) - position - 32])
-                size = max(0, min(size, len(page) - position - 16))
+                size = rng.choice([0, 1, 7, 8, 9, 300, 4095, 4096, limit - position - 32])
+                size = max(0, min(size, limit - position - 16))
                 word = (16 + size) | rng.choice([0, 0, 1, 2, 3]) << 30
                 body = rng.randbytes(size)
                 time_ns = rng.randrange(-(2**63), 2**63)
@@ -1096,9 +1099,9 @@ def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
                 frame = struct.pack("<IIq", word, checksum, time_ns) + body
                 page[position : position + len(frame)] = frame
                 position, sequence = position + (16 + size + 7) // 8 * 8, sequence + 1
-                if position + 16 > len(page):
+                if position + 16 > limit:
                     break
-            del page[PAGE_BYTES:]
+            del page[limit:]
         else:
             for _ in range(rng.randrange(1, 4)):
                 at = rng.choice([rng.randrange(64, len(page)), rng.randrange(64, 400)])
@@ -1115,7 +1118,8 @@ def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
 
 PLANTS: dict[str, tuple[str, str, str, Callable[[Path], None]]] = {
     "nochecksum": (
-        "Frames.java", "if (sum(at, length, sequence) != stated) {", "if (false) {", damage_payload,
+        "Frames.java", "if (sum(at + HEADER, sequence) != stated) {", "if (false) {",
+        damage_payload,
     ),
     "noqueueid": ("PageFile.java", "if (head[24 + i] != place.id[i]) {", "if (false) {",
                   damage_other_queue),

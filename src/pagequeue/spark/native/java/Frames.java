@@ -1,15 +1,17 @@
 package pagequeue;
 
-import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.zip.CRC32C;
+import org.apache.spark.unsafe.Platform;
 
 /**
  * Checks frames in a copy of a part of one page, as the core does in its map.
  *
- * The checksum goes over the queue's id, payload, timestamp, sequence and length. The id has as
- * many bytes as a frame's header, so for the time of a check it stands in the header's place, and
- * the three numbers stand after the payload: one call of the checksum sees all of them.
+ * The checksum goes over the queue's id, payload, timestamp, sequence and length. The JVM has an
+ * instruction for the payload, but each call costs as much as some 30 bytes, and begins with
+ * a state of its own; so one call sums the payload alone, and the rest is added to it: a CRC is
+ * linear. What other bytes before the payload would change depends on its length only, and what
+ * the numbers after it add is in tables.
  */
 final class Frames {
     static final int FRAME = 0;
@@ -25,16 +27,42 @@ final class Frames {
     static final int FLAGS = 0xc0000000;
     static final int END_OF_PAGE = 0x80000000;
     static final int LARGE = 0xc0000000;
-    /** So many bytes after the copy are overwritten during a check. */
-    static final int SLACK = 24;
+    /** Payloads from this size on are summed after the id, by two calls. */
+    private static final int LONG = 1 << 12;
+    private static final boolean IS_BIG = ByteOrder.nativeOrder() == ByteOrder.BIG_ENDIAN;
+    private static final byte[] ZEROS = new byte[LONG];
+    private static final int POLYNOMIAL = 0x82f63b78;
     private static final int NUMBERS = 20;
+    /** Of each byte of the numbers, from the last one on, what it adds to the checksum. */
+    private static final int[] ADDED = new int[NUMBERS << 8];
 
-    private final long idLow;
-    private final long idHigh;
+    static {
+        for (int value = 0; value < 256; value++) {
+            int sum = value;
+            for (int bit = 0; bit < 8; bit++) {
+                sum = (sum >>> 1) ^ ((sum & 1) == 0 ? 0 : POLYNOMIAL);
+            }
+            ADDED[value] = sum;
+        }
+        for (int i = 256; i < ADDED.length; i++) {
+            int before = ADDED[i - 256];
+            ADDED[i] = (before >>> 8) ^ ADDED[before & 255];
+        }
+    }
+
+    private final byte[] id;
     private final long pageBytes;
     private final CRC32C crc = new CRC32C();
+    /** For each length, what the id changes in the sum of a payload; 0: not yet known. */
+    private final int[] changes = new int[LONG];
     private byte[] bytes;
-    private ByteBuffer view;
+    /** What the last numbers added, as far as the next ones are likely to have the same bytes. */
+    private int lastWord;
+    private int lastTime;
+    private long lastSequence;
+    private int ofWord;
+    private int ofTime;
+    private int ofSequence;
 
     /** Of the frame that was checked last. */
     int word;
@@ -47,16 +75,23 @@ final class Frames {
      * @param pageBytes of its pages.
      */
     Frames(byte[] id, long pageBytes) {
-        ByteBuffer both = ByteBuffer.wrap(id).order(ByteOrder.LITTLE_ENDIAN);
-        this.idLow = both.getLong(0);
-        this.idHigh = both.getLong(8);
+        this.id = id;
         this.pageBytes = pageBytes;
     }
 
-    /** Check frames of this copy from now on; SLACK of its bytes are no part of it. */
+    /** Check frames of this copy from now on. */
     void use(byte[] copy) {
         bytes = copy;
-        view = ByteBuffer.wrap(copy).order(ByteOrder.LITTLE_ENDIAN);
+    }
+
+    private static int intAt(byte[] bytes, int at) {
+        int value = Platform.getInt(bytes, Platform.BYTE_ARRAY_OFFSET + at);
+        return IS_BIG ? Integer.reverseBytes(value) : value;
+    }
+
+    private static long longAt(byte[] bytes, int at) {
+        long value = Platform.getLong(bytes, Platform.BYTE_ARRAY_OFFSET + at);
+        return IS_BIG ? Long.reverseBytes(value) : value;
     }
 
     static long aligned(long length) {
@@ -69,7 +104,7 @@ final class Frames {
 
     /** The bytes that the frame at a place of the copy needs there; as far as its length is. */
     int needed(int at, int limit) {
-        return limit - at < 4 ? HEADER : Math.max(HEADER, view.getInt(at) & LENGTH_MASK);
+        return limit - at < 4 ? HEADER : Math.max(HEADER, intAt(bytes, at) & LENGTH_MASK);
     }
 
     /**
@@ -87,7 +122,7 @@ final class Frames {
         if (limit - at < 4) {
             return CUT;
         }
-        word = view.getInt(at);
+        word = intAt(bytes, at);
         if (word == 0) {
             return NOTHING;
         }
@@ -100,42 +135,75 @@ final class Frames {
         if (limit - at < length) {
             return CUT;
         }
-        int stated = view.getInt(at + 4);
-        timestamp = view.getLong(at + 8);
+        int stated = intAt(bytes, at + 4);
+        timestamp = longAt(bytes, at + 8);
         payloadBytes = length - HEADER;
         next = position + aligned(length);
-        if (sum(at, length, sequence) != stated) {
+        if (sum(at + HEADER, sequence) != stated) {
             return BAD_CHECKSUM;
         }
         return isEnd ? END : FRAME;
     }
 
-    private int sum(int at, int length, long sequence) {
-        ByteBuffer in = view;
-        int end = at + length;
-        long headLow = in.getLong(at);
-        long tailLow = in.getLong(end);
-        long tailMiddle = in.getLong(end + 8);
-        int tailHigh = in.getInt(end + 16);
-        in.putLong(at, idLow);
-        in.putLong(at + 8, idHigh);
-        in.putLong(end, timestamp);
-        in.putLong(end + 8, sequence);
-        in.putInt(end + 16, word);
+    /** The checksum of the frame that is being checked, whose payload begins there. */
+    private int sum(int from, long sequence) {
+        int size = payloadBytes;
         crc.reset();
-        crc.update(bytes, at, length + NUMBERS);
-        in.putLong(at, headLow);
-        in.putLong(at + 8, timestamp);
-        in.putLong(end, tailLow);
-        in.putLong(end + 8, tailMiddle);
-        in.putInt(end + 16, tailHigh);
-        return (int) crc.getValue();
+        int state;
+        if (size < LONG) {
+            crc.update(bytes, from, size);
+            int change = changes[size];
+            state = ~(int) crc.getValue() ^ (change != 0 ? change : change(size));
+        } else {
+            crc.update(id, 0, HEADER);
+            crc.update(bytes, from, size);
+            state = ~(int) crc.getValue();
+        }
+        return ~numbers(state, sequence);
+    }
+
+    /** The sum of `size` zeros after the id, and of them alone: what any payload differs by. */
+    private int change(int size) {
+        CRC32C other = new CRC32C();
+        other.update(ZEROS, 0, size);
+        int alone = (int) other.getValue();
+        other.reset();
+        other.update(id, 0, HEADER);
+        other.update(ZEROS, 0, size);
+        changes[size] = alone ^ (int) other.getValue();
+        return changes[size];
+    }
+
+    /** The state after timestamp, sequence and length. */
+    private int numbers(int state, long sequence) {
+        int high = (int) (timestamp >>> 32);
+        if (high != lastTime) {
+            lastTime = high;
+            ofTime = added(high, 12);
+        }
+        long above = sequence >>> 8;
+        if (above != lastSequence) {
+            lastSequence = above;
+            ofSequence = added((int) (sequence & ~255L), 8) ^ added((int) (sequence >>> 32), 4);
+        }
+        if (word != lastWord) {
+            lastWord = word;
+            ofWord = added(word, 0);
+        }
+        return added(state ^ (int) timestamp, 16) ^ ofTime ^ ofWord ^ ofSequence
+            ^ ADDED[11 << 8 | (int) sequence & 255];
+    }
+
+    /** What four bytes add that are followed by `after` bytes of the numbers. */
+    private static int added(int four, int after) {
+        int[] table = ADDED;
+        int at = after << 8;
+        return table[at + 768 + (four & 255)] ^ table[at + 512 + (four >>> 8 & 255)]
+            ^ table[at + 256 + (four >>> 16 & 255)] ^ table[at + (four >>> 24)];
     }
 
     /** The checksum of a fragment's block: over the queue's id and the bytes. */
     int blockSum(byte[] block, int from, int size) {
-        byte[] id = new byte[HEADER];
-        ByteBuffer.wrap(id).order(ByteOrder.LITTLE_ENDIAN).putLong(idLow).putLong(idHigh);
         crc.reset();
         crc.update(id, 0, HEADER);
         crc.update(block, from, size);

@@ -75,6 +75,7 @@ final class Messages implements RowSource {
     public boolean next(Rows rows) {
         rows.first = at;
         rows.count = 0;
+        rows.room((int) Math.min(MOST, end - at), true);
         while (at < end && rows.count < MOST) {
             int found = window.check(position, at, rows.count == 0);
             if (found != Frames.FRAME) {
@@ -87,7 +88,6 @@ final class Messages implements RowSource {
             if (isLarge && rows.count > 0) {
                 break;
             }
-            rows.room(rows.count + 1, true);
             rows.times[rows.count] = window.frames.timestamp;
             if (isLarge) {
                 large(rows);

@@ -1,7 +1,5 @@
 package pagequeue;
 
-import java.util.Arrays;
-
 /** What the frame reader finds in the bytes of one page; tests compare it with the core. */
 public final class Verdicts {
     private Verdicts() {
@@ -17,7 +15,7 @@ public final class Verdicts {
      */
     public static String walk(byte[] page, byte[] id, long first) {
         Frames frames = new Frames(id, page.length);
-        frames.use(Arrays.copyOf(page, page.length + Frames.SLACK));
+        frames.use(page);
         long position = Frames.PAGE_HEADER;
         long sequence = first;
         long timestamp = Long.MIN_VALUE;

@@ -17,6 +17,7 @@ final class Window {
     Window(PageFile page, Frames frames) {
         this.page = page;
         this.frames = frames;
+        frames.use(bytes);
     }
 
     /** Where a position of the page is in `bytes`. */
@@ -30,7 +31,7 @@ final class Window {
      * @param mayMove whether `bytes` may be overwritten; else CUT if the frame is not all there.
      */
     int check(long position, long sequence, boolean mayMove) {
-        boolean isThere = position >= start && position <= start + limit && bytes.length > 0;
+        boolean isThere = position >= start && position <= start + limit;
         if (!isThere) {
             if (!mayMove) {
                 return Frames.CUT;
@@ -38,7 +39,6 @@ final class Window {
             start = position;
             limit = 0;
         }
-        frames.use(bytes);
         int found = frames.check(at(position), limit, position, sequence);
         while (found == Frames.CUT && mayMove) {
             if (!more(position)) {
@@ -57,15 +57,15 @@ final class Window {
         int room = Math.max(needed, step);
         step = READ_BYTES; // the first one is small: it may be all that is wanted
         byte[] to = bytes;
-        if (bytes.length < room + Frames.SLACK) {
-            to = new byte[room + Frames.SLACK];
+        if (bytes.length < room) {
+            to = new byte[room];
         }
         System.arraycopy(bytes, at, to, 0, kept);
         bytes = to;
+        frames.use(bytes);
         start = position;
         limit = kept;
-        frames.use(bytes);
-        int got = page.read(bytes, limit, start + limit, bytes.length - Frames.SLACK - limit);
+        int got = page.read(bytes, limit, start + limit, bytes.length - limit);
         limit += got;
         return got > 0;
     }
