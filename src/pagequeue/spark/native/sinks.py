@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import StructType
 
 from pagequeue import errors
-from pagequeue.spark.columns import TIME
 from pagequeue.spark.native.choosing import parsed_words
+from pagequeue.spark.native.record_words import Unknown, record_words
 from pagequeue.spark.options import sink_options
 from pagequeue.spark.path_glob import Found
 from pagequeue.spark.staging import Staged, begin, end, staging_directory
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pagequeue.spark.options import WriteOptions
+    from pagequeue.spark.staging import Shape
 
 log: logging.Logger = logging.getLogger("pagequeue")
 OF_SINK: Final = "sink\n"
@@ -70,20 +71,22 @@ def sink_answer(request: str, why_not: str) -> str:
 
 
 def _chosen(options: WriteOptions, schema: StructType, why: str) -> str:
-    """Return the places of payload and time among the columns; empty: Python's tasks write."""
+    """Return what `RowColumns.java` has to know; empty: Python's tasks write."""
     if options.sink == "python":
         return ""
-    names = [field.name for field in schema.fields]
     if not why:
         try:
-            found = Found(os.path.abspath(options.path), options.prefix, options.trust).dtype()
+            dtype = Found(os.path.abspath(options.path), options.prefix, options.trust).dtype()
         except errors.QueueNotFound:
-            found = None
-        if found is None:
-            shape = shape_of(schema, None)
+            dtype = None
+        shape = shape_of(schema, dtype)
+        try:
+            told = _told(schema, shape)
+        except Unknown as unknown:
+            why = f"it does not write {unknown}"
+        else:
             log.info("%s: written by the native sink", options.path)
-            return f"{names.index(shape.payload)} {names.index(TIME) if shape.time else -1}"
-        why = "it does not write records"
+            return told
     if options.sink == "native":
         raise errors.InvalidOption(
             f"the native sink cannot write this: {why}", remedy='give sink="python", or "auto"'
@@ -92,11 +95,29 @@ def _chosen(options: WriteOptions, schema: StructType, why: str) -> str:
     return ""
 
 
+def _told(schema: StructType, shape: Shape) -> str:
+    """Return places of payload and time among the columns, -1 if absent, and a record's fields.
+
+    Raises:
+        Unknown: the Java side cannot write one of the fields.
+    """
+    names = [field.name for field in schema.fields]
+    time = names.index(shape.time) if shape.time else -1
+    if shape.dtype is None:
+        return f"{names.index(shape.payload)} {time} 0"
+    return " ".join([f"-1 {time} {shape.dtype.itemsize}", *record_words(shape.dtype)])
+
+
 def _prepare(options: WriteOptions, lines: Sequence[str]) -> None:
     schema = StructType.fromJson(json.loads(lines[0]))
-    if prepare(options, schema, overwrite=lines[1] == "true").dtype is not None:
+    shape = prepare(options, schema, overwrite=lines[1] == "true")
+    try:
+        is_same = _told(schema, shape) == lines[2]
+    except Unknown:
+        is_same = False
+    if not is_same:
         raise errors.InvalidOption(
-            "the queue got a dtype after this write was planned",
+            "the queue got another dtype after this write was planned",
             path=options.path, remedy="write again",
         )  # fmt: skip
 

@@ -9,7 +9,6 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
-import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructType;
 
 /**
@@ -23,8 +22,7 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     private final StructType schema;
     private final String given;
     private final String query;
-    private final int payload;
-    private final int time;
+    private final String told;
     private boolean isTruncated;
     private String job = "";
     private String directory = "";
@@ -33,15 +31,13 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
      * @param schema of the rows.
      * @param given the options, in two lines.
      * @param query of a stream.
-     * @param told places of the columns payload and time.
+     * @param told what the columns are.
      */
     QueueWrite(StructType schema, String given, String query, String told) {
         this.schema = schema;
         this.given = given;
         this.query = query;
-        String[] places = told.split(" ");
-        payload = Integer.parseInt(places[0]);
-        time = Integer.parseInt(places[1]);
+        this.told = told;
     }
 
     static String ask(String verb, String given, String rest) {
@@ -50,6 +46,10 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
         } catch (Problem error) {
             throw error.ofSpark();
         }
+    }
+
+    private String rest() {
+        return schema.json() + "\n" + isTruncated + "\n" + told;
     }
 
     public WriteBuilder truncate() {
@@ -62,14 +62,14 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     }
 
     public BatchWrite toBatch() {
-        String[] told = ask("table", given, schema.json() + "\n" + isTruncated).split("\n");
+        String[] told = ask("table", given, rest()).split("\n");
         job = told[0];
         directory = told[1];
         return this;
     }
 
     public StreamingWrite toStreaming() {
-        directory = ask("stream", given, schema.json() + "\n" + isTruncated);
+        directory = ask("stream", given, rest());
         job = query;
         return this;
     }
@@ -87,8 +87,7 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     }
 
     private RowFileFactory factory() {
-        boolean isText = !schema.apply(payload).dataType().equals(DataTypes.BinaryType);
-        return new RowFileFactory(directory, "rows-" + job, payload, isText, time);
+        return new RowFileFactory(directory, "rows-" + job, new RowColumns(schema, told));
     }
 
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {

@@ -45,6 +45,8 @@ final class RowFile implements DataWriter {
     private final int payload;
     private final boolean isText;
     private final int time;
+    private final int recordBytes;
+    private final FieldWriter[] fields;
     private final CRC32C crc = new CRC32C();
     private FileChannel channel;
     private byte[] data = new byte[BLOCK_BYTES + ALIGN];
@@ -59,28 +61,30 @@ final class RowFile implements DataWriter {
      * @param base directory of staged rows.
      * @param job name of the directory in it.
      * @param makesDirectory whether tasks make it.
-     * @param payload place of this column in a row.
-     * @param isText whether it has text.
-     * @param time place of this column; -1: there is none.
+     * @param columns what the columns of a row are.
      */
-    RowFile(String base, String job, boolean makesDirectory, int payload, boolean isText,
-            int time) {
+    RowFile(String base, String job, boolean makesDirectory, RowColumns columns) {
         directory = Paths.get(base, new String[] {job});
         String file = UUID.randomUUID().toString().replace("-", "") + ".rows";
         path = directory.resolve(file);
         name = job + "/" + file;
         this.makesDirectory = makesDirectory;
-        this.payload = payload;
-        this.isText = isText;
-        this.time = time;
+        payload = columns.payload;
+        isText = columns.isText;
+        time = columns.time;
+        recordBytes = columns.recordBytes;
+        fields = columns.fields();
         times = time < 0 ? null : new long[BLOCK_ROWS];
         open();
     }
 
     public void write(Object record) {
         InternalRow row = (InternalRow) record;
-        checkNull(row, payload, "payload");
-        if (isText) {
+        if (payload < 0) {
+            fields(row);
+        } else if (row.isNullAt(payload)) {
+            throw missing("payload");
+        } else if (isText) {
             UTF8String text = row.getUTF8String(payload);
             int begin = room(text.numBytes());
             text.writeToMemory(data, Platform.BYTE_ARRAY_OFFSET + begin);
@@ -90,16 +94,26 @@ final class RowFile implements DataWriter {
             System.arraycopy(bytes, 0, data, begin, bytes.length);
         }
         if (time >= 0) {
-            checkNull(row, time, "timestamp_ns");
+            if (row.isNullAt(time)) {
+                throw missing("timestamp_ns");
+            }
             times[rows - 1] = row.getLong(time);
         }
     }
 
-    private static void checkNull(InternalRow row, int at, String column) {
-        if (row.isNullAt(at)) {
-            throw Problem.of("InvalidOption", null, "column " + column + " has a null",
-                "fill it, or filter such rows out before writing").ofSpark();
+    private void fields(InternalRow row) {
+        int begin = room(recordBytes);
+        Arrays.fill(data, begin, begin + recordBytes, (byte) 0);
+        for (int i = 0; i < fields.length; i++) {
+            if (fields[i] != null) {
+                fields[i].put(row, i, data, begin);
+            }
         }
+    }
+
+    private static RuntimeException missing(String column) {
+        return Problem.of("InvalidOption", null, "column " + column + " has a null",
+            "fill it, or filter such rows out before writing").ofSpark();
     }
 
     /** Make room for one more payload; return where it begins. */

@@ -9,30 +9,24 @@ final class RowFileFactory implements DataWriterFactory, StreamingDataWriterFact
     private static final long serialVersionUID = 1L;
     private final String directory;
     private final String job;
-    private final int payload;
-    private final boolean isText;
-    private final int time;
+    private final RowColumns columns;
 
     /**
      * @param directory of staged rows.
      * @param job name of the job's directory in it; of a stream without the number of the batch.
-     * @param payload place of this column in a row.
-     * @param isText whether it has text.
-     * @param time place of this column; -1: there is none.
+     * @param columns what the columns of a row are.
      */
-    RowFileFactory(String directory, String job, int payload, boolean isText, int time) {
+    RowFileFactory(String directory, String job, RowColumns columns) {
         this.directory = directory;
         this.job = job;
-        this.payload = payload;
-        this.isText = isText;
-        this.time = time;
+        this.columns = columns;
     }
 
     public DataWriter createWriter(int partition, long task) {
-        return new RowFile(directory, job, false, payload, isText, time);
+        return new RowFile(directory, job, false, columns);
     }
 
     public DataWriter createWriter(int partition, long task, long batch) {
-        return new RowFile(directory, job + "-" + batch, true, payload, isText, time);
+        return new RowFile(directory, job + "-" + batch, true, columns);
     }
 }
