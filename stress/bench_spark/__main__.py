@@ -11,6 +11,7 @@ from stress.bench_consumers.command import main
 from stress.bench_spark import native, shared
 from stress.bench_spark.reading import scans
 from stress.bench_spark.streaming import micro_batches
+from stress.bench_spark.workers import workers
 from stress.bench_spark.writing import writes
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ CASES: dict[str, Case] = {
     "write_100": partial(writes, payload_bytes=100),
     "write_1024": partial(writes, payload_bytes=1024),
     "stream": micro_batches,
+    "workers": workers,
 }
 
 
