@@ -581,7 +581,8 @@ static int add_type(PyObject *module, const char *name, PyTypeObject **type,
  *   - `inside` of a Writer and of a Claims is counted, so that the last one to leave closes the lock
  *     (`pq_group_leave` calls Python once);
  *   - `kept_count` and its messages, and the same of claims: freed objects kept for the next ones;
- *   - a handle's references to its regions, which another thread's call replaces (the next page);
+ *   - a handle's references to its regions, which another thread's call replaces (the next page), and
+ *     a Writer's page that is ready, which one thread takes to roll into it;
  *   - table and count of a Descriptor's operations, which realloc moves.
  * The first two need a compare-and-swap, the lists one for each thread, the last two a critical
  * section of the object. */
