@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+import support
 
 from pagequeue import Queue, errors
 from pagequeue.util import daemon_thread
 from pagequeue.util.daemon_thread import DaemonThread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -103,3 +105,24 @@ def test_queue_that_was_refused_a_thread_opens_again(
     with Queue(tmp_path / "q", sync=timedelta(seconds=1)) as queue, queue.producer() as producer:
         producer.send(b"one")
         assert len(queue) == 1
+
+
+def test_exception_of_a_handler_beside_a_thread_that_runs_is_raised_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CPython 3.11 raised KeyError: it looked for the thread where it was no more."""
+
+    class Interrupted(Exception):
+        pass
+
+    real = vars(threading)["_start_new_thread"]
+    thread = DaemonThread(lambda: None, "interrupted")
+
+    def interrupt(bootstrap: Callable[[], None], arguments: tuple[()]) -> None:
+        real(bootstrap, arguments)
+        support.until(lambda: thread not in vars(threading)["_limbo"])
+        raise Interrupted
+
+    monkeypatch.setattr(threading, "_start_new_thread", interrupt)
+    with pytest.raises(Interrupted):
+        thread.start()

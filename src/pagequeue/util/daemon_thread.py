@@ -59,6 +59,12 @@ class DaemonThread(threading.Thread):
                 path=self._path,
                 remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
             ) from error
+        except KeyError as error:
+            # A signal handler raised when the thread ran already: CPython takes it off a list which
+            # it has left.
+            if error.__context__ is None:
+                raise
+            raise error.__context__ from None
 
 
 class _Started(threading.Event):
