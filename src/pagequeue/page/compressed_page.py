@@ -333,7 +333,7 @@ class CompressedPage(Page):
         pinned = self._pinned()
         numbers = np.searchsorted(self._head.timestamps, wanted, side="right") - 1
         numbers = np.minimum(numbers, self._head.block_of(count - 1))
-        for number in np.unique(numbers).tolist():
+        for number in sorted(set(numbers.tolist())):
             begin, end = np.searchsorted(numbers, [number, number + 1]).tolist()
             if number < 0:  # before the first message
                 pinned.prove_first(0)
