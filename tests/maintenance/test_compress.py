@@ -33,7 +33,7 @@ from pagequeue import format as fmt
 from pagequeue.integrity import verify as verifying
 from pagequeue.maintenance import compress as rooms
 from pagequeue.page import page as page_module
-from pagequeue.page.compressed_page import KEPT_INDEXES, BlockInflater, CompressedPage
+from pagequeue.page.compressed_page import BlockInflater, CompressedPage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -455,17 +455,16 @@ def test_times_are_found_in_every_block(disk: Disk) -> None:
                 assert all(map(np.array_equal, again, part))
 
 
-def test_index_made_in_memory_is_bounded(disk: Disk) -> None:
-    """A few blocks of an inflated page have one."""
+def test_index_made_in_memory_goes_with_the_memory(disk: Disk) -> None:
+    """Of each block that was searched, 12 bytes a message."""
     with disk.open() as queue:
         fill(queue)
-        messages = list(queue.replay())
         queue.compress()
-        find_all(queue, messages)
-        queue.times()
         page = queue._store.page(1)
         assert isinstance(page, CompressedPage)
         page.times(0, page.head.count, page.head.count, repair=False)
         _, filler = page._memory_and_filler()
-        assert len(page.head.blocks) > len(filler._indexes) > 0
-        assert len(filler._indexes) == KEPT_INDEXES
+        assert sum(map(len, filler._indexes.values())) == 12 * page.head.count
+        page.release_memory()
+        _, filler = page._memory_and_filler()
+        assert filler._indexes == {}

@@ -18,7 +18,6 @@ import sys
 import threading
 import weakref
 from bisect import bisect_left
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -64,8 +63,6 @@ if TYPE_CHECKING:
 
 KEPT_REGIONS: Final = 2
 """How many inflated pages a store keeps for the next reader; active readers keep their own."""
-KEPT_INDEXES: Final = 8
-"""How many blocks of an inflated page have their index kept for the next search."""
 TIMESTAMP_AT: Final = field_of(fmt.FRAME, "timestamp")
 UNUSED: Final = 2
 """What `sys.getrefcount` returns for a region that only a list refers to."""
@@ -82,7 +79,7 @@ class BlockInflater:
         self.head = head
         self._stored = stored
         self._filled = bytearray(len(head.blocks))
-        self._indexes: OrderedDict[int, _core.Region] = OrderedDict()
+        self._indexes: dict[int, _core.Region] = {}  # 12 bytes a message, as in an index file
         self._guard = threading.RLock()  # a signal handler may come back in
 
     def fresh(self, region: _core.Region) -> None:
@@ -143,10 +140,9 @@ class BlockInflater:
             CorruptFrame: they are damaged, or not those of which the head tells.
         """
         self.fill_block(region, number)
-        kept = self._indexes  # no lock: another thread makes the same index
-        kept[number] = index = kept.pop(number, None) or self._made_index(region, number)
-        while len(kept) > KEPT_INDEXES:
-            kept.popitem(last=False)
+        index = self._indexes.get(number)
+        if index is None:  # no lock: another thread makes the same index
+            self._indexes[number] = index = self._made_index(region, number)
         return index
 
     def _made_index(self, region: _core.Region, number: int) -> _core.Region:
