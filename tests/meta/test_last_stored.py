@@ -8,9 +8,20 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
-from pagequeue import CorruptMeta, DiskFull, Message, Queue, Retention, repair_queue, verify_queue
+from pagequeue import (
+    CorruptMeta,
+    DiskFull,
+    Message,
+    NewerFormat,
+    Queue,
+    Retention,
+    _core,
+    repair_queue,
+    verify_queue,
+)
 from pagequeue import format as fmt
 from pagequeue.maintenance import retainer
 from pagequeue.meta import last_stored
@@ -182,6 +193,51 @@ def test_damaged_record_is_an_error_and_never_a_restart(tmp_path: Path, damage: 
         queue.remove_consumer("worker")
         path.unlink(missing_ok=True)
         assert take(queue, 1) == [0]
+
+
+def altered(data: bytes, damage: str) -> bytes:
+    """Return the bytes of a kept message with something else in them, and a valid checksum."""
+    record = np.frombuffer(data, fmt.STORED, 1).copy()
+    payload = data[fmt.STORED.itemsize :]
+    if damage == "magic":
+        record["magic"] = np.void(fmt.WRITE_MAGIC)
+    elif damage == "newer":
+        record["version"] += 1
+    elif damage == "longer":
+        payload += b"0"
+    else:
+        record["sequence"] -= 1
+    record["checksum"] = 0
+    record["checksum"] = _core.crc32c(record.tobytes() + payload)
+    return record.tobytes() + payload
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "reason"),
+    [
+        ("magic", CorruptMeta, "wrong magic"),
+        ("newer", NewerFormat, "written in format"),
+        ("longer", CorruptMeta, "wrong size"),
+        ("renamed", CorruptMeta, "keeps message 3"),
+    ],
+)
+def test_record_of_something_else_is_refused_although_its_checksum_is_right(
+    tmp_path: Path, damage: str, error: type[Exception], reason: str
+) -> None:
+    """A file from a backup, of a newer version or under another name: no source continues after it.
+
+    Continuing after message 3 would send element 4 twice; after b"40", skip 36.
+    """
+    with opened(tmp_path) as queue:
+        take(queue, 5)
+        empty(queue)
+    path = tmp_path / "q" / "queue-stored.4"
+    path.write_bytes(altered(path.read_bytes(), damage))
+    with opened(tmp_path) as queue:
+        with pytest.raises(error, match=reason):
+            take(queue, 6)
+        assert queue.tail_sequence == 5
+    assert not verify_queue(tmp_path / "q").ok
 
 
 def test_full_disk_keeps_the_page_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
