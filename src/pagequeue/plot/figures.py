@@ -59,16 +59,16 @@ def draw(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    figure, panels = page(_literal(title), 3 if latencies is None else 4)
+    figure, panels = page(literal(title), 3 if latencies is None else 4)
     draw_times(panels[0], panels[1], times)
     draw_bins(panels[2], sizes, SIZE_UNITS, GREEN, "payload size", "messages")
     if latencies is not None:
-        what = f"latency to {_literal(other)}"
+        what = f"latency to {literal(other)}"
         draw_bins(panels[3], latencies, TIME_UNITS, RED, what, "messages")
     figure.savefig(file, format=file_format)
 
 
-def _literal(name: str) -> str:
+def literal(name: str) -> str:
     """Return a file's name as matplotlib prints it as it is."""
     return printable_name(name).replace("$", r"\$")
 

@@ -111,7 +111,7 @@ def plots(
             figure.add_trace(
                 figures.Scatter(
                     x=at.tolist(), y=values.tolist(), name=_name(name), mode="lines",
-                    legendgroup=name, showlegend=row == 1 and len(rates) > 1,
+                    legendgroup=_name(name), showlegend=row == 1 and len(rates) > 1,
                     hovertemplate="%{y:,.4~s}/s<br>%{x|%Y-%m-%d %H:%M:%S.%L} UTC", **style,
                 ), row, 1,
             )  # fmt: skip

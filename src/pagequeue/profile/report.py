@@ -11,6 +11,7 @@ import numpy as np
 from pagequeue import errors
 from pagequeue.plot import figures as plotting
 from pagequeue.plot import interactive
+from pagequeue.util.text import printable_name
 from pagequeue.util.timestamps import NS_PER_S, iso_time
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def draw(file: IO[bytes], title: str, profile: Profile) -> None:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    figure, panels = plotting.page(title, 5)
+    figure, panels = plotting.page(plotting.literal(title), 5)
     total = profile.total
     unit = plotting.draw_times(panels[0], panels[1], total.times)
     queues = sorted(profile.queues, key=lambda one: -one.messages)
@@ -145,7 +146,8 @@ def _draw_lines(
     if start is None:
         return
     edges = (start + np.arange(used + 1) * total.times.bin_ns) / plotting.NS_PER_DAY
-    for one, label, colour in zip(queues, labels(queues), COLOURS, strict=False):
+    names = map(plotting.literal, labels(queues))
+    for one, label, colour in zip(queues, names, COLOURS, strict=False):
         style = {"color": colour, "linewidth": 0.9}
         messages.stairs(one.times.messages[:used] / seconds, edges, label=label, **style)
         payload_bytes.stairs(one.times.payload_bytes[:used] / seconds / unit, edges, **style)
@@ -160,7 +162,7 @@ def _draw_queues(panel: Any, queues: list[QueueProfile]) -> None:  # noqa: ANN40
         return
     places = range(len(shown))
     panel.barh(places, [one.messages for one in shown], color=plotting.BLUE, alpha=0.35)
-    panel.set_yticks(places, labels(shown), fontsize=7)
+    panel.set_yticks(places, list(map(plotting.literal, labels(shown))), fontsize=7)
     for place, one in zip(places, shown, strict=True):
         notes = [
             f"{name} {value:,}"
@@ -187,7 +189,9 @@ def _page(title: str, profile: Profile) -> str:
     """Return a self-contained page: the figures as a table, and rates, sizes and gaps as plots."""
     heads = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in COLUMNS)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row(one)) + "</tr>\n"
+        "<tr>"
+        + "".join(f"<td>{html.escape(printable_name(cell))}</td>" for cell in row(one))
+        + "</tr>\n"
         for one in [*profile.queues, profile.total]
     )
     total = profile.total
