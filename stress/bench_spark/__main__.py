@@ -36,6 +36,8 @@ def run() -> int:
     options, rest = parser.parse_known_args()
     shared.GIGABYTES = options.gigabytes
     sys.argv[1:] = rest
+    if "--quick" in rest:
+        shared.SETTINGS |= shared.QUICK_SETTINGS
     try:
         return main("bench_spark", CASES)
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pagequeue.spark
-from stress.bench.turns import medians, seconds_in_turns
+from stress.bench.turns import medians, seconds_in_turns, seconds_of
 from stress.bench_spark.peers import MemorySource, NaiveSource
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ SETTINGS = {
     "spark.driver.memory": "2g",
     "spark.sql.shuffle.partitions": "2",
 }
+QUICK_SETTINGS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Half of what a short session takes is to compile what would be fast in a long one."""
 _started: list[SparkSession] = []
 
 
@@ -56,5 +58,10 @@ def messages(payload_bytes: int, *, quick: bool) -> int:
 
 
 def seconds(ways: Mapping[str, Callable[[], object]], *, quick: bool) -> dict[str, float]:
-    """Return the median seconds of each way, taken in turns; the first turn warms up."""
-    return medians(seconds_in_turns(ways, 1 if quick else ROUNDS))
+    """Return the median seconds of each way, taken in turns; the first turn warms up.
+
+    A quick run has one turn: it shows that each way works, and its figures mean nothing.
+    """
+    if quick:
+        return {name: seconds_of(way) for name, way in ways.items()}
+    return medians(seconds_in_turns(ways, ROUNDS))
