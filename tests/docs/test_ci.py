@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import tools
 
+from stress.campaign import campaign_names
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"
 TEXT = SCRIPT.read_text(encoding="utf-8")
@@ -38,13 +40,40 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_list_names_every_step_and_each_has_a_command() -> None:
-    """`run_queue` fails a step without commands; these are then known before CI runs."""
+    """`run_queue` fails a step without commands; these are then known before CI runs.
+
+    The step `more-tests` has both: alone it shows its output while it runs.
+    """
     steps = run("--list").stdout.split()
     assert steps == entries_of("STEPS")
     queued = entries_of("QUEUED")
-    assert set(re.findall(r"^    ([\w-]+)\) step ", TEXT, re.MULTILINE)) == set(steps) - set(queued)
+    own = {*steps} - {*queued} | {"more-tests"}
+    assert set(re.findall(r"^    ([\w-]+)\) step ", TEXT, re.MULTILINE)) == own
     commands = TEXT[TEXT.index("commands_of() {") : TEXT.index("compile_core() {")]
     assert set(re.findall(r"^    ([\w-]+)\)", commands, re.MULTILINE)) == set(queued)
+
+
+def part_of_script(name: str) -> str:
+    """Return a function of the script."""
+    begun = TEXT.index(f"{name}() {{")
+    return TEXT[begun : TEXT.index("\n}\n", begun) + 3]
+
+
+def test_commands_that_take_longest_begin_first() -> None:
+    """In the order of LONGEST, whatever step they are of; the others stay in theirs."""
+    lines = ["a:ruff", "b:python -m slow", "b:python -m quick", "c:python -m slower x:y"]
+    script = f"LONGEST=(slower 'python -m slow')\n{part_of_script('longest_first')}\nlongest_first"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        input="\n".join(lines) + "\n", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [lines[3], lines[1], lines[0], lines[2]]
+
+
+def test_every_command_that_takes_longest_is_one() -> None:
+    """An entry that names none would leave its command for last."""
+    commands = part_of_script("commands_of") + " ".join(campaign_names())
+    assert [words for words in entries_of("LONGEST") if words not in commands] == []
 
 
 @pytest.mark.parametrize("arguments", [["no_such"], ["--list", "main"], ["style", "no_such"], [""]])
