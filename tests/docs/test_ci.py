@@ -76,6 +76,23 @@ def test_every_command_that_takes_longest_is_one() -> None:
     assert [words for words in entries_of("LONGEST") if words not in commands] == []
 
 
+@pytest.mark.parametrize(("writes", "shared"), [('echo 1 >"$written"', True), ("false", False)])
+def test_classes_are_shared_if_there_is_an_archive(
+    tmp_path: Path, writes: str, *, shared: bool
+) -> None:
+    """Else Spark starts as without one, and why is said."""
+    script = (
+        f"work={shlex.quote(str(tmp_path))}\n"
+        f"in_copy() {{ :; }}; timeout() {{ echo why; {writes}; }}\n"
+        f"{part_of_script('share_classes')}\nshare_classes"
+    )
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=True
+    )
+    assert (tmp_path / "spark.jsa").exists() == shared
+    assert ("not shared: why" in done.stdout) is not shared
+
+
 @pytest.mark.parametrize("arguments", [["no_such"], ["--list", "main"], ["style", "no_such"], [""]])
 def test_unknown_step_is_refused(arguments: list[str]) -> None:
     """No step runs."""
