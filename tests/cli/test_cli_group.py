@@ -190,3 +190,59 @@ def test_misspelled_group_is_an_error_and_not_created(
     assert code == 1
     assert "there is no group 'mialers'" in err
     assert "no group" in call(capfd, "group", "ls", directory)[2]
+
+
+def test_list_of_groups_has_what_a_worker_asks_for(directory: Path, capfd: Capture) -> None:
+    """Consumers are none; of each group the lag, what is claimed, and what waits or is dead."""
+    code, out, err = call(capfd, "group", "ls", directory)
+    assert (code, out) == (0, "")
+    assert "no group" in err
+    buried(directory)
+    with Queue(directory) as queue, queue.group("mailers", max_deliveries=1) as group:
+        queue.consumer("billing").close()
+        claim = group.claim(timeout=0)
+        code, out, _ = call(capfd, "group", "ls", directory)
+        assert code == 0
+        titles, line = (text.split() for text in out.splitlines())
+        assert titles[:3] == ["group", "lag", "claimed"]
+        assert line[:5] == ["mailers", "2", "1", "0", "2"]
+        assert line[-1] == "open"
+        code, out, _ = call(capfd, "group", "ls", directory, "--json")
+        (row,) = [json.loads(text) for text in out.splitlines()]
+        assert (row["name"], row["lag"], row["is_open"]) == ("mailers", 2, True)
+        assert (row["group"]["claimed"], row["group"]["dead_letters"]) == (1, 2)
+        claim.ack()
+    out = call(capfd, "group", "ls", directory)[1]
+    assert out.splitlines()[1].split()[:5] == ["mailers", "1", "0", "0", "2"]
+    assert out.splitlines()[1].endswith("not open")
+
+
+def test_requeueing_prints_how_many_as_json(directory: Path, capfd: Capture) -> None:
+    """Programs need no text to parse, also if there are none."""
+    buried(directory)
+    requeue = ("group", "requeue", directory, "mailers", "--json")
+    assert json.loads(call(capfd, *requeue, "--count", 1)[1]) == {"requeued": 1}
+    assert json.loads(call(capfd, *requeue)[1]) == {"requeued": 1}
+    assert json.loads(call(capfd, *requeue)[1]) == {"requeued": 0}
+
+
+def test_json_with_a_command_is_wrong_usage_and_claims_nothing(
+    directory: Path, capfd: Capture
+) -> None:
+    """The command gets the messages, so nothing could be printed."""
+    claim = ("group", "claim", directory, "mailers", "--json", "--", "cat")
+    code, out, err = call(capfd, *claim)
+    assert (code, out) == (2, "")
+    assert "--json" in err
+    with Queue(directory, create=False, read_only=True) as queue:
+        assert queue.consumers() == []
+
+
+def test_values_of_a_queue_with_a_codec_are_claimed_as_json(tmp_path: Path, capfd: Capture) -> None:
+    """As `receive --format json` prints them: `value`, not the encoded payload."""
+    with Queue(tmp_path / "q", page_bytes=65_536, codec="json") as queue:
+        queue.producer().send({"to": "ann", "n": 1})
+    out = call(capfd, "group", "claim", tmp_path / "q", "mailers", "--json")[1]
+    row = json.loads(out)
+    assert row["value"] == {"to": "ann", "n": 1}
+    assert "payload" not in row
