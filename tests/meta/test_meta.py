@@ -95,6 +95,37 @@ def test_options_that_are_not_a_json_object_are_damage(text: bytes) -> None:
         AllMeta.decode(sealed(bytes(data) + text), "p")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ring": 0},
+        {"ring": -8192},
+        {"ring": 2 * 4096 - 1},
+        {"ring": True},
+        {"ring": "16384"},
+        {"ring": None},
+        {"ring": 16384.0},
+        {"journal": False},
+        {"journal": 1},
+        {"journal": True, "dtype": "<i8"},
+        {"dtype": [["<i8", [0]]]},
+    ],
+    ids=str,
+)
+def test_options_that_no_queue_can_have_are_damage(disk: Disk, options: dict[str, object]) -> None:
+    """With a valid checksum, so a program wrote them: retention and readers never see them."""
+    disk.send(b"x")
+    path = disk.path("allMeta")
+    meta = AllMeta.decode(path.read_bytes(), "p")
+    path.write_bytes(AllMeta(meta.queue_id, meta.created, meta.page_bytes, options).encode())
+    before = disk.contents()
+    for how in ({}, {"read_only": True}):
+        with pytest.raises(errors.CorruptMeta, match="options are invalid") as caught:
+            disk.open(**how)
+        assert (caught.value.path, caught.value.reason) == (str(path), "options")
+    assert disk.contents() == before
+
+
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("read_only", [False, True])
 def test_file_of_a_newer_version_is_refused_and_unchanged(
