@@ -414,7 +414,8 @@ class BlockPart:
         self._page = page
         self._index = index
         self.region: _core.Region = region
-        self.ordinal, end_ordinal = page.head.ordinals_of(number)
+        ordinal, end_ordinal = page.head.ordinals_of(number)
+        self.ordinal: int = ordinal
         self.end_ordinal: int = min(end_ordinal, count)
         self.count: int = self.end_ordinal - self.ordinal
         self.first_sequence: int = page.first_sequence + self.ordinal
