@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 META = AllMeta(queue_id=bytes(range(16)), created=5, page_bytes=8192, options={"a": [1, "b"]})
 FILES = ["allMeta", "writeMeta", "readMeta"]
+RECORD: dict[str, object] = {"names": ["a"], "formats": ["<i8"], "offsets": [0], "itemsize": 8}
 
 
 def sealed(data: bytes) -> bytes:
@@ -107,8 +108,11 @@ def test_options_that_are_not_a_json_object_are_damage(text: bytes) -> None:
         {"ring": 16384.0},
         {"journal": False},
         {"journal": 1},
-        {"journal": True, "dtype": "<i8"},
-        {"dtype": [["<i8", [0]]]},
+        {"journal": True, "dtype": RECORD},
+        {"dtype": RECORD, "codec": "json"},
+        {"dtype": RECORD | {"formats": [["<i8", [0]]]}},
+        {"dtype": RECORD | {"formats": [["<i8", []]]}},
+        {"dtype": RECORD | {"itemsize": 4}},
     ],
     ids=str,
 )
