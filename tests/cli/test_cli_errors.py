@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from plugin import MESSAGES, Disk
 from safely import STRANGER, user
+from support import within
 from test_cli import Capture, call, run
 
 from pagequeue import NewerFormat, Problem, Queue, Retention, errors
@@ -141,6 +142,33 @@ def test_error_is_json_where_json_was_asked_for(
     assert said["error"]["type"] == "QueueNotFound"
     assert said["error"]["path"] == str(tmp_path / "none")
     assert said["error"]["message"] in err
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "type_name"),
+    [
+        ("missing", "No such file or directory", "FileNotFoundError"),
+        ("directory", "directory", "IsADirectoryError"),
+        ("fifo", "is not a regular file; give one", "CommandError"),
+    ],
+)
+def test_file_that_cannot_be_imported_is_an_error_at_once(
+    tmp_path: Path, capfdbinary: Capture, kind: str, told: str, type_name: str
+) -> None:
+    """Opening a FIFO without a writer waited for ever; and no queue is created."""
+    file = tmp_path / "rows.csv"
+    if kind == "directory":
+        file.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(file)
+    with within(20):
+        code, out, err = call(capfdbinary, "import", tmp_path / "q", "--from", file, "--json")
+    error = json.loads(out)["error"]
+    assert (code, error["type"]) == (1, type_name)
+    assert told in error["message"]
+    assert str(file) in error["message"]
+    assert error["message"] in err
+    assert not (tmp_path / "q").exists()
 
 
 def test_unreadable_directory_is_an_error_of_the_queue(

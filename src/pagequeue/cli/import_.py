@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -74,9 +73,14 @@ def _raw_producer(queue: Queue) -> Producer:
     return Producer(store)
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[IO[bytes]]:
-    with Path(path).open("rb") as file:
+    # Without waiting: opening a FIFO waits for a writer, and it is refused below.
+    with open(path, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise shared.CommandError(f"{path} is not a regular file; give one")
         yield file
