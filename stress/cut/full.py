@@ -55,8 +55,8 @@ class Reboots:
 
 def plan_keeps(queue: Queue) -> bool:
     """Whether this queue was opened with a retention that removes pages."""
-    retainer = queue._opened.retainer
-    return retainer is not None and retainer.policy.max_bytes is not None
+    trimmer = queue._opened.trimmer
+    return trimmer is not None and trimmer.policy.max_bytes is not None
 
 
 def wrong_places(queue: Queue, places: Mapping[int, Places]) -> list[str]:

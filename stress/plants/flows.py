@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagequeue.flow import flow
-from pagequeue.maintenance import retainer
+from pagequeue.maintenance import trimmer
 from pagequeue.queue import flows
 from pagequeue.receive import consumer
 from pagequeue.send import async_send
@@ -77,7 +77,7 @@ def flow_forgets_the_last_message() -> None:
 
 def last_message_not_kept() -> None:
     """Retention keeps no message of a queue that it empties, and the flow starts from scratch."""
-    rewrite(retainer.Retainer, "_secure", ("if plan.has_flow:", "if False:"))
+    rewrite(trimmer.Trimmer, "_secure", ("if plan.has_flow:", "if False:"))
     rewrite(flows, "_last_stored", ("if tail < flow_from:", "if True:"))
 
 

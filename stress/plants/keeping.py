@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from pagequeue.maintenance import retainer, size_limit, trim_plan
+from pagequeue.maintenance import size_limit, trim_plan, trimmer
 from pagequeue.meta import all_and_read_meta, cursor
 from pagequeue.receive import named_consumer
 from pagequeue.store import power_loss_recovery, store
@@ -141,7 +141,7 @@ def head_moved_after_files() -> None:
         "            store.folder.remove(fmt.page_name(store.prefix, number))\n"
         "        if not plan.steps or self._move_head"
     )
-    rewrite(retainer.Retainer, "trim_to", ("if not plan.steps or self._move_head", early))
+    rewrite(trimmer.Trimmer, "trim_to", ("if not plan.steps or self._move_head", early))
 
 
 def trim_is_quadratic() -> None:
@@ -156,7 +156,7 @@ def trim_is_quadratic() -> None:
     )
     locked = "with store.roller.lock.exclusive(store.lock_timeout, 'trimming the queue'):"
     rewrite(
-        retainer.Retainer,
+        trimmer.Trimmer,
         "remove_retired",
         (loop, f"    {locked}\n{textwrap.indent(listed, '    ')}"),
     )
@@ -165,7 +165,7 @@ def trim_is_quadratic() -> None:
 def moved_consumer_not_looked_at() -> None:
     """The cut is done as planned, even if consumers were made or moved since."""
     rewrite(
-        retainer.Retainer,
+        trimmer.Trimmer,
         "_move_head",
         ("if not store.read_meta.made_none_since", "if 0 and store.read_meta.made_none_since"),
         ("if any(place.moved_back", "if False and any(place.moved_back"),
@@ -200,7 +200,7 @@ def unacked_not_looked_at() -> None:
 def trim_without_lock() -> None:
     """Two processes may trim at once, and neither checks for the other."""
     rewrite(
-        retainer.Retainer,
+        trimmer.Trimmer,
         "_move_head",
         ('with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):', "if True:"),
         ("store.read_meta.head_page != plan.head_page", "False"),
@@ -211,7 +211,7 @@ def trim_without_lock() -> None:
 def page_emptied_before_it_goes() -> None:
     """A retired page is truncated, so that its room is there at once."""
     rewrite(
-        retainer.Retainer,
+        trimmer.Trimmer,
         "remove_retired",
         (
             "folder.remove(name)",
@@ -281,14 +281,14 @@ def lowered_cursor_not_synced() -> None:
 def cursor_not_synced_before_head() -> None:
     """T1 leaves the cursors out."""
     rewrite(
-        retainer.Retainer, "_secure", ("sync_cursor(folder, prefix, name)", "pass")
+        trimmer.Trimmer, "_secure", ("sync_cursor(folder, prefix, name)", "pass")
     )  # fmt: skip
 
 
 def head_not_synced() -> None:
     """T3 is left out."""
     rewrite(
-        retainer.Retainer,
+        trimmer.Trimmer,
         "remove_retired",
         ("sync_state(folder, fmt.read_meta_name(prefix))", "pass"),
     )
@@ -297,7 +297,7 @@ def head_not_synced() -> None:
 def new_head_page_not_synced() -> None:
     """T1 leaves out the page that becomes the head, and its name."""
     rewrite(
-        retainer.Retainer,
+        trimmer.Trimmer,
         "_secure",
         ("self._sync_header(store, header)", "pass"),
         ("folder.sync()", "pass"),

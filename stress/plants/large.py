@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagequeue.bulk import publisher, staged_fragments, staged_pages
 from pagequeue.maintenance import trim_plan
-from pagequeue.page import fragments
+from pagequeue.page import large_message
 from pagequeue.store import power_loss_recovery
 from stress.plants.plant import CANCEL, DAMAGE, KILL, RETAIN, SIM, STEP, in_python, switched
 from stress.plants.rewrite import rewrite
@@ -79,7 +79,7 @@ def visible_before_its_last_fragment() -> None:
 def wrong_fragment_joined() -> None:
     """Whatever fragment of the message a page has is taken for the next one."""
     rewrite(
-        fragments.LargePayload,
+        large_message.LargePayload,
         "fragment",
         ("if stated != ordinal:", "if False:"),
         ("if (fragment.offset, fragment.size) != self.head.extent(", "if not self.head.extent("),

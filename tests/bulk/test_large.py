@@ -60,7 +60,7 @@ from pagequeue.bulk.producer import BulkProducer
 from pagequeue.bulk.staged_pages import chunk_of, stage
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
-from pagequeue.page.fragments import LargeMessage
+from pagequeue.page.large_message import LargeMessage
 from pagequeue.page.page import map_file, private_region
 from pagequeue.queue.queue import internals
 from pagequeue.store.roll import Roller

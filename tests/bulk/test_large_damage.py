@@ -20,7 +20,7 @@ from pagequeue import format as fmt
 from pagequeue.bulk.staged_fragments import frame
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
-from pagequeue.page import fragments
+from pagequeue.page import large_message
 from pagequeue.page.fragments import Head
 from pagequeue.queue.queue import internals
 
@@ -236,7 +236,7 @@ def test_file_of_many_pages_is_checked_as_it_is_read(
 
     A reader that begins in the middle of the message does not see the fragments before.
     """
-    monkeypatch.setattr(fragments, "KEPT_PAGES_MAX", 2)
+    monkeypatch.setattr(large_message, "KEPT_PAGES_MAX", 2)
     FORGERIES[forgery](forger)
     damaged = 0
     with Queue(forger.path, read_only=True) as queue:

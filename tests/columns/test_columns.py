@@ -224,7 +224,7 @@ def test_times_and_between_follow_concurrent_retention(
     with Queue(
         tmp_path / "q", page_bytes=SMALL, clock=Clock(5), retention=Retention(max_bytes=3 * SMALL)
     ) as queue:
-        monkeypatch.setattr(queue._opened.retainer, "trim_quietly", lambda: None)
+        monkeypatch.setattr(queue._opened.trimmer, "trim_quietly", lambda: None)
         send(queue, TIMES)
         store, page = queue._store, queue._store.page
         head = queue.head_sequence

@@ -15,7 +15,7 @@ from support import end, hold_a_page, hold_file_lock, ready, start, until
 
 from pagequeue import LockTimeout, Queue, Retention, salvage_queue, verify_queue
 from pagequeue import format as fmt
-from pagequeue.maintenance.retainer import Retainer
+from pagequeue.maintenance.trimmer import Trimmer
 from pagequeue.page import spare as recycle
 from pagequeue.store.roll import Roller
 from pagequeue.system import page_lock
@@ -42,8 +42,8 @@ def message(word: bytes, number: int) -> bytes:
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
     """Return a directory whose queue uses small pages again, and trims only by hand."""
     monkeypatch.setattr(recycle, "PAGE_BYTES_MIN", 0)
-    monkeypatch.setattr(Retainer, "trim_quietly", lambda _: None)
-    monkeypatch.setattr(Retainer, "make_room", lambda *_: None)
+    monkeypatch.setattr(Trimmer, "trim_quietly", lambda _: None)
+    monkeypatch.setattr(Trimmer, "make_room", lambda *_: None)
     monkeypatch.setattr(Roller, "prepare", lambda *_, **__: None)
     return Disk(tmp_path / "q", page_bytes=PAGE)
 

@@ -376,7 +376,7 @@ def test_trimming_in_a_queue_that_is_closed_logs_nothing(
 
     monkeypatch.setattr(cursor, "cursor_names", closing)
     with caplog.at_level(logging.WARNING, "pagequeue"):
-        queue._opened.retainer.trim_quietly()
+        queue._opened.trimmer.trim_quietly()
     assert caplog.messages == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from support import SMALL
 
 from pagequeue import Queue, Retention
-from pagequeue.maintenance import retainer, trim_plan
+from pagequeue.maintenance import trim_plan, trimmer
 from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import CursorMeta
 from pagequeue.system.file_lock import FileLock
@@ -149,7 +149,7 @@ def test_consumer_whose_creator_died_does_not_fall_behind_retention(
     filled(tmp_path / "q", 30, names=1)
     with Queue(tmp_path / "q", retention=Retention(max_bytes=5 * SMALL)) as queue:
         store = queue._store
-        real, calls = retainer.Retainer._move_head, []
+        real, calls = trimmer.Trimmer._move_head, []
 
         def move(*args: Any, **options: Any) -> bool:  # noqa: ANN401
             if not calls:
@@ -161,7 +161,7 @@ def test_consumer_whose_creator_died_does_not_fall_behind_retention(
             calls.append(1)
             return real(*args, **options)
 
-        monkeypatch.setattr(retainer.Retainer, "_move_head", move)
+        monkeypatch.setattr(trimmer.Trimmer, "_move_head", move)
         report = queue.trim()
         assert len(calls) == 2
         assert queue.head_sequence == report.messages == 4
@@ -217,7 +217,7 @@ def test_consumer_that_seeks_back_meanwhile_keeps_its_pages(
     path = tmp_path / case
     filled(path, 30, names=1)
     with Queue(path, retention=Retention(max_bytes=5 * SMALL)) as queue, Queue(path) as other:
-        real = retainer.Retainer._move_head
+        real = trimmer.Trimmer._move_head
         calls = []
 
         def move(*args: Any, **options: Any) -> bool:  # noqa: ANN401
@@ -234,7 +234,7 @@ def test_consumer_that_seeks_back_meanwhile_keeps_its_pages(
             return real(*args, **options)
 
         with monkeypatch.context() as patched:
-            patched.setattr(retainer.Retainer, "_move_head", move)
+            patched.setattr(trimmer.Trimmer, "_move_head", move)
             report = queue.trim()
         assert len(calls) == 2
         assert queue.head_sequence == report.messages == 4
@@ -251,7 +251,7 @@ def test_cursor_that_was_synced_and_moved_back_is_synced_again(
         Queue(tmp_path / "q") as other,
     ):
         synced: list[int] = []
-        real_sync, real_move = retainer.sync_cursor, retainer.Retainer._move_head
+        real_sync, real_move = trimmer.sync_cursor, trimmer.Trimmer._move_head
 
         def sync(*args: Any) -> None:  # noqa: ANN401
             synced.append(1)
@@ -264,8 +264,8 @@ def test_cursor_that_was_synced_and_moved_back_is_synced_again(
                     consumer.seek(latest=True)
             return real_move(*args, **options)
 
-        monkeypatch.setattr(retainer, "sync_cursor", sync)
-        monkeypatch.setattr(retainer.Retainer, "_move_head", move)
+        monkeypatch.setattr(trimmer, "sync_cursor", sync)
+        monkeypatch.setattr(trimmer.Trimmer, "_move_head", move)
         assert queue.trim().pages > 20
         assert len(synced) == 2
 
@@ -275,7 +275,7 @@ def test_two_that_trim_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
     filled(tmp_path / "q", 30)
     keep = Retention(max_bytes=5 * SMALL)
     with Queue(tmp_path / "q", retention=keep) as queue, Queue(tmp_path / "q", retention=keep) as b:
-        real = retainer.Retainer._move_head
+        real = trimmer.Trimmer._move_head
         done = []
 
         def move(*args: Any, **options: Any) -> bool:  # noqa: ANN401
@@ -284,7 +284,7 @@ def test_two_that_trim_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 done[0] = b.trim().pages
             return real(*args, **options)
 
-        monkeypatch.setattr(retainer.Retainer, "_move_head", move)
+        monkeypatch.setattr(trimmer.Trimmer, "_move_head", move)
         assert queue.trim().pages == 0
         assert done[0] > 20
         assert queue.verify().ok
@@ -302,7 +302,7 @@ def test_new_head_that_is_removed_or_compressed_meanwhile(
         Queue(tmp_path / "q", retention=Retention(max_bytes=9 * SMALL)) as queue,
         Queue(tmp_path / "q", retention=Retention(max_bytes=4 * SMALL)) as other,
     ):
-        real, done = retainer.sync_header, []
+        real, done = trimmer.sync_header, []
 
         def sync(*args: Any) -> None:  # noqa: ANN401
             if not done:
@@ -313,7 +313,7 @@ def test_new_head_that_is_removed_or_compressed_meanwhile(
                     other.compress()
             real(*args)
 
-        monkeypatch.setattr(retainer, "sync_header", sync)
+        monkeypatch.setattr(trimmer, "sync_header", sync)
         queue.trim()
         assert queue.head_sequence >= 20
         assert queue.verify().ok

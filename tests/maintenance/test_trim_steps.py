@@ -20,8 +20,8 @@ from pagequeue import (
     salvage_queue,
     verify_queue,
 )
-from pagequeue.maintenance import retainer
-from pagequeue.maintenance.retainer import Retainer, sync_header
+from pagequeue.maintenance import trimmer
+from pagequeue.maintenance.trimmer import Trimmer, sync_header
 from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_power_cut_after_trimming_finds_the_head_or_an_older_one(
     only_by_hand(monkeypatch)
     with disk.open(retention=KEEP_TWO) as queue:
         if not moved:
-            monkeypatch.setattr(Retainer, "remove_retired", lambda *_: 0)  # cut before T3
+            monkeypatch.setattr(Trimmer, "remove_retired", lambda *_: 0)  # cut before T3
         queue.trim()
         assert queue.head_sequence == 12
     if not moved:
@@ -152,7 +152,7 @@ def test_order_of_syncs_and_removals(disk: Disk, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(os, "fdatasync", sync)
         monkeypatch.setattr(os, "fsync", sync_directory)
         monkeypatch.setattr(os, "unlink", unlink)
-        monkeypatch.setattr(retainer, "sync_header", sync_new_head)
+        monkeypatch.setattr(trimmer, "sync_header", sync_new_head)
         queue.trim()
         monkeypatch.undo()
     assert done == [
@@ -171,7 +171,7 @@ def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
     with disk.open(retention=KEEP_TWO) as queue:
         fill(queue, 5)
         synced: list[int] = []
-        real_page, real_state = queue._store.flusher._sync_page, retainer.sync_state
+        real_page, real_state = queue._store.flusher._sync_page, trimmer.sync_state
 
         def sync_page(number: int) -> None:
             synced.append(number)
@@ -183,7 +183,7 @@ def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(
             real_state(folder, name)
 
         monkeypatch.setattr(queue._store.flusher, "_sync_page", sync_page)
-        monkeypatch.setattr(retainer, "sync_state", sync_state)
+        monkeypatch.setattr(trimmer, "sync_state", sync_state)
         queue.trim()
         assert synced == [1, 2, 3, 4, 5]
 
@@ -202,7 +202,7 @@ def test_failed_sync_while_trimming_latches_and_removes_no_page(
             raise OSError(5, "no")
 
         if first:
-            monkeypatch.setattr(retainer, "sync_header", fail)
+            monkeypatch.setattr(trimmer, "sync_header", fail)
         else:
             monkeypatch.setattr(os, "fdatasync", fail)
         with pytest.raises(SyncFailed):

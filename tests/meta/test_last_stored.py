@@ -23,7 +23,7 @@ from pagequeue import (
     verify_queue,
 )
 from pagequeue import format as fmt
-from pagequeue.maintenance import retainer
+from pagequeue.maintenance import trimmer
 from pagequeue.meta import last_stored
 from stress.tampering import pretend_power_cut
 
@@ -248,7 +248,7 @@ def test_full_disk_keeps_the_page_instead(tmp_path: Path, monkeypatch: pytest.Mo
 
     with opened(tmp_path) as queue:
         take(queue, 900)
-        monkeypatch.setattr(retainer, "write_stored", full)
+        monkeypatch.setattr(trimmer, "write_stored", full)
         queue.rotate()
         with pytest.raises(DiskFull):
             queue.trim()
@@ -267,7 +267,7 @@ def test_killed_after_keeping_and_before_the_head_moves(
     with opened(tmp_path) as queue:
         take(queue, 5)
         with monkeypatch.context() as patched:
-            patched.setattr(retainer.Retainer, "_move_head", lambda *_, **__: 1 / 0)
+            patched.setattr(trimmer.Trimmer, "_move_head", lambda *_, **__: 1 / 0)
             queue.rotate()
             with pytest.raises(ZeroDivisionError):
                 queue.trim()
@@ -283,17 +283,17 @@ def test_power_cut_that_loses_all_after_the_new_head(tmp_path: Path) -> None:
         take(queue, 900)
     with opened(tmp_path) as queue:
         synced: list[tuple[int, int]] = []
-        real = retainer.first_batch_end
+        real = trimmer.first_batch_end
 
         def end_of(page: Any, first: int) -> int:  # noqa: ANN401
             synced.append((first, real(page, first)))
             return synced[-1][1]
 
-        retainer.first_batch_end = end_of  # type: ignore[assignment]
+        trimmer.first_batch_end = end_of  # type: ignore[assignment]
         try:
             queue.trim()
         finally:
-            retainer.first_batch_end = real
+            trimmer.first_batch_end = real
         head = queue.head_sequence
         page = queue._store.read_meta.head_page
     assert synced[-1][0] == head

@@ -426,11 +426,11 @@ def test_retention_in_the_background_does_not_warn_of_closing(
 ) -> None:
     """A roll requested it, and the queue was closed first: that is not an error."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL, retention=Retention(max_bytes=4 * SMALL))
-    retainer, store = queue._opened.retainer, queue._store
+    trimmer, store = queue._opened.trimmer, queue._store
     queue.close()
-    assert retainer is not None
+    assert trimmer is not None
     assert store.is_closed
-    retainer.trim_quietly()
+    trimmer.trim_quietly()
     assert caplog.messages == []
 
 

@@ -443,7 +443,7 @@ def test_auto_is_the_native_reader_where_it_can(
 
 PLANTS: dict[str, tuple[str, str, str]] = {
     "streamchecksum": (
-        "Frames.java", "if (sum(at, length, sequence) != stated) {", "if (false) {",
+        "Frames.java", "if (sum(at + HEADER, sequence) != stated) {", "if (false) {",
     ),
     "streamqueueid": ("PageFile.java", "if (head[24 + i] != place.id[i]) {", "if (false) {"),
     "streamfirst": (

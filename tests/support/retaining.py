@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from support import SMALL
 
 from pagequeue import Queue, Retention
-from pagequeue.maintenance.retainer import Retainer
+from pagequeue.maintenance.trimmer import Trimmer
 
 if TYPE_CHECKING:
     import pytest
@@ -32,8 +32,8 @@ def numbers(disk: Disk) -> list[int]:
 
 def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off trimming in the background."""
-    monkeypatch.setattr(Retainer, "trim_quietly", lambda _: None)
-    monkeypatch.setattr(Retainer, "make_room", lambda *_: None)
+    monkeypatch.setattr(Trimmer, "trim_quietly", lambda _: None)
+    monkeypatch.setattr(Trimmer, "make_room", lambda *_: None)
 
 
 KEEP_TWO = Retention(max_bytes=3 * SMALL)

@@ -17,8 +17,8 @@ from pagequeue.group.dead_letters import DeadLetters, reason_of
 from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.page.compressed_page import BlockInflater
-from pagequeue.page.fragments import large_message
 from pagequeue.page.header import REMEDY
+from pagequeue.page.large_message import large_message
 from pagequeue.page.page import REASONS
 from pagequeue.system.file_lock import FileLock, LivenessLock
 from pagequeue.util.arguments import whole

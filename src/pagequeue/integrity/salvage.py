@@ -26,7 +26,7 @@ from pagequeue.integrity.salvage_source import (
     is_claimed,
     sources,
 )
-from pagequeue.page.fragments import LargePayload, PayloadFile
+from pagequeue.page.large_message import LargePayload, PayloadFile
 from pagequeue.page.page import REASONS, missing_page
 from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.schema.schema import RequestedSchema
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.meta.all_and_read_meta import AllMeta
-    from pagequeue.page.fragments import FragmentPage
+    from pagequeue.page.large_message import FragmentPage
     from pagequeue.util.literals import Trusted
 
 LOCK_TIMEOUT = 10.0

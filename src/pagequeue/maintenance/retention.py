@@ -1,6 +1,6 @@
 """Retention: the policy of which pages a queue keeps, and the result of applying it.
 
-`trim_plan.py` turns the policy into how far the head may move, and `retainer.py` moves it.
+`trim_plan.py` turns the policy into how far the head may move, and `trimmer.py` moves it.
 """
 
 from __future__ import annotations

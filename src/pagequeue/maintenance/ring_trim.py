@@ -1,6 +1,6 @@
 """RingTrimmer: moves the head of a ring by one page, and uses that page again as the next one.
 
-It does what a trim (`retainer.py`) and the making of a page (`store/roll.py`) do, for the case of
+It does what a trim (`trimmer.py`) and the making of a page (`store/roll.py`) do, for the case of
 nearly every roll: the oldest page is mapped here to be used again, and so is the one after it,
 which becomes the head. Then no file is listed, read or removed, and both happen under one lock. A
 trim plans without the lock, for any number of pages; to look at one page under the lock takes as

@@ -28,7 +28,7 @@ NAMED_COUNT: Final = 5
 
 
 class Trimmer(Protocol):
-    """The part of `Retainer` that removes pages."""
+    """The part of `Trimmer` that removes pages."""
 
     policy: Retention
 

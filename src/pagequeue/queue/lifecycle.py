@@ -17,8 +17,8 @@ from pagequeue.bulk.append import BULK
 from pagequeue.integrity.repair import RepairReport, repair_queue
 from pagequeue.integrity.rewrite_unsynced import rewriter
 from pagequeue.maintenance.compress import Compressor
-from pagequeue.maintenance.retainer import Retainer
 from pagequeue.maintenance.retention import KEEP_ALL, Retention
+from pagequeue.maintenance.trimmer import Trimmer
 from pagequeue.store.options import refuse_beside_ring
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class OpenQueue:
         options: how it was opened.
         store: the open store; `repair` exchanges it.
         handles: everything that was made from the queue, by `id`, as long as it is referred to.
-        retainer: None: the queue was opened with `read_only=True`.
+        trimmer: None: the queue was opened with `read_only=True`.
         compressor: the same.
         is_closed: whether no operation begins any more.
         flushes_on_close: whether closing flushes.
@@ -76,7 +76,7 @@ class OpenQueue:
     def __init__(self, options: OpenOptions, *, create: bool) -> None:
         self.options = options
         self.handles: WeakValueDictionary[int, Closing] = WeakValueDictionary()
-        self.retainer: Retainer | None = None
+        self.trimmer: Trimmer | None = None
         self.compressor: Compressor | None = None
         self.is_closed: bool = False
         self.store: Store = self._start(create=create)
@@ -88,7 +88,7 @@ class OpenQueue:
         if not store.read_only:
             store.bulk = BULK
             try:
-                self.retainer = Retainer(store, *_retaining(store, options))
+                self.trimmer = Trimmer(store, *_retaining(store, options))
                 self.compressor = Compressor(store, *options.compressing)
                 if options.seals:
                     store.flusher.rewrite = rewriter(store)

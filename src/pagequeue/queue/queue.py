@@ -886,8 +886,8 @@ class Queue(Closing, Generic[Sent]):
         """
         # Keeps I12.
         store = self._opened.writable("trim")
-        assert self._opened.retainer is not None
-        return self._opened.retainer.trim(store)
+        assert self._opened.trimmer is not None
+        return self._opened.trimmer.trim(store)
 
     def compress(self, progress: Callable[[int, int], None] | None = None) -> CompressReport:
         """Compress all sealed pages, concurrently with senders and readers.

@@ -16,8 +16,8 @@ from pagequeue._core import Message
 from pagequeue.columns.batch import Batch
 from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.page.compressed_page import BlockInflater
-from pagequeue.page.fragments import large_message
 from pagequeue.page.header import REMEDY
+from pagequeue.page.large_message import large_message
 from pagequeue.page.page import REASONS, lost_page
 from pagequeue.receive.async_receive import await_first
 from pagequeue.store.options import check_expired

@@ -25,8 +25,8 @@ from pagequeue.meta.ledger import lower_entries
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.compressed_format import HEAD_REASON, is_compressed
 from pagequeue.page.compressed_page import map_page
-from pagequeue.page.fragments import FoundPage, LargePayload
 from pagequeue.page.header import REMEDY, PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.page.large_message import FoundPage, LargePayload
 from pagequeue.page.listing import page_numbers, retired
 from pagequeue.page.page import (
     PROOF,

@@ -1,4 +1,4 @@
-"""Retainer: moves the head and removes the pages below it.
+"""Trimmer: moves the head and removes the pages below it.
 
 The order of steps (FORMAT.md, "Retention"):
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("pagequeue")
 
 
-class Retainer:
+class Trimmer:
     """Applies one process's retention to an open queue, without keeping it open."""
 
     def __init__(
