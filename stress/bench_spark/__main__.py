@@ -17,6 +17,7 @@ from stress.bench_spark.writing import writes
 if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
 
+WORKERS = "workers"
 CASES: dict[str, Case] = {
     "read_100": partial(scans, payload_bytes=100),
     "read_1024": partial(scans, payload_bytes=1024),
@@ -25,7 +26,7 @@ CASES: dict[str, Case] = {
     "write_100": partial(writes, payload_bytes=100),
     "write_1024": partial(writes, payload_bytes=1024),
     "stream": micro_batches,
-    "workers": workers,
+    WORKERS: workers,
 }
 
 
@@ -36,10 +37,13 @@ def run() -> int:
     options, rest = parser.parse_known_args()
     shared.GIGABYTES = options.gigabytes
     sys.argv[1:] = rest
+    cases = dict(CASES)
     if "--quick" in rest:
         shared.SETTINGS |= shared.QUICK_SETTINGS
+        if WORKERS not in rest:  # it starts five JVMs, and tests use a cluster as well
+            del cases[WORKERS]
     try:
-        return main("bench_spark", CASES)
+        return main("bench_spark", cases)
     finally:
         shared.stop()
 
