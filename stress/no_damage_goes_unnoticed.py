@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from stress.corpus.shapes import Original
 
-SHORT_SECONDS = 30.0
+SHORT_SECONDS = 75.0
+"""One run of all damages, which takes this long on two cores that others use as well."""
 VIOLATIONS_MAX = 8
 Queues = tuple[str, "Original", "Original", int]
 
