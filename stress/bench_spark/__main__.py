@@ -17,7 +17,8 @@ from stress.bench_spark.writing import writes
 if TYPE_CHECKING:
     from stress.bench_consumers.case import Case
 
-WORKERS = "workers"
+REPEATED = ("read_1024", "readers_1024", "write_1024", "workers")
+"""A quick run leaves them out: the same ways as others, and a cluster of five JVMs."""
 CASES: dict[str, Case] = {
     "read_100": partial(scans, payload_bytes=100),
     "read_1024": partial(scans, payload_bytes=1024),
@@ -26,7 +27,7 @@ CASES: dict[str, Case] = {
     "write_100": partial(writes, payload_bytes=100),
     "write_1024": partial(writes, payload_bytes=1024),
     "stream": micro_batches,
-    WORKERS: workers,
+    "workers": workers,
 }
 
 
@@ -40,8 +41,8 @@ def run() -> int:
     cases = dict(CASES)
     if "--quick" in rest:
         shared.SETTINGS |= shared.QUICK_SETTINGS
-        if WORKERS not in rest:  # it starts five JVMs, and tests use a cluster as well
-            del cases[WORKERS]
+        for name in set(REPEATED) - set(rest):
+            del cases[name]
     try:
         return main("bench_spark", cases)
     finally:
