@@ -111,7 +111,7 @@ def test_a_short_write_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_nothing_is_sent_after_a_write_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
 ) -> None:
-    """A caller that goes on after the error gets it again: the file lacks bytes."""
+    """A caller that continues after the error gets it again: the file lacks bytes."""
     real_pwritev = os.pwritev
 
     def pwritev(fd: int, parts: list[Any], position: int) -> int:

@@ -13,7 +13,7 @@ Z5. Under the preparation lock: if the page is still compressed, remove its inde
 Dies in Z1 or Z2: a temporary file, which the next process that compresses that page truncates, and
 which recovery or a later run removes. Dies or power is cut after Z3: the name refers to one of the
 files; both are whole, because the new one was on stable storage before the rename (I16), and the
-index is there for the old one. Dies in Z4 or Z5: the index is left, which nobody reads, until the
+index is there for the old one. Dies in Z4 or Z5: the index is left, which is not read, until the
 next run or retention removes it. Power is cut after Z5: the new file, with the index or without.
 """
 

@@ -79,7 +79,7 @@ int pq_group_settle(Claims *self, pq_claim *got, uint32_t counts);
 PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int acknowledges, Region *taken_from,
                            int *is_none);
 /* Claim up to `limit`: how many, 0 = none came in time, -1 = raised. With `taken_from`, a small new
- * message is acknowledged by then. It stands in that page, a new reference: before it is read,
+ * message is acknowledged by then. It is in that page, a new reference: before it is read,
  * retention can remove the file, and another thread can map another page. */
 int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
                    Region **taken_from);
