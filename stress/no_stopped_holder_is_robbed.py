@@ -166,9 +166,10 @@ class Other:
     def meanwhile(self) -> None:
         """Run every operation while a stopped process holds a lock."""
         from pagequeue import FlushTimeout, LockReplaced, LockTimeout  # noqa: PLC0415
+        from pagequeue.store.opening import DYING_SECONDS  # noqa: PLC0415
 
         if self.lock == REPLACED:
-            self.refused("opening", self.open, LockReplaced)
+            self.refused("opening", self.open, LockReplaced, DYING_SECONDS)
         elif self.lock == RECOVERY:
             self.refused("opening", self.open, LockTimeout)
         else:
@@ -208,13 +209,19 @@ class Other:
         for _ in range(OPS_MAX):
             self.send(producer)
 
-    def refused(self, doing: str, call: Callable[[], object], error: type[Exception]) -> None:
-        """Report a call that needs the lock and is not refused in time."""
+    def refused(
+        self,
+        doing: str,
+        call: Callable[[], object],
+        error: type[Exception],
+        waits: float = LOCK_TIMEOUT,
+    ) -> None:
+        """Report a call that needs the lock and is not refused soon after the wait it is given."""
         started = time.monotonic()
         try:
             call()
         except error:
-            self.took(doing, time.monotonic() - started)
+            self.took(doing, time.monotonic() - started, waits)
         else:
             self.scene.errors.say(f"{doing} got through while the {self.lock} was held")
 
@@ -224,9 +231,9 @@ class Other:
         call()
         self.took(doing, time.monotonic() - started)
 
-    def took(self, doing: str, seconds: float) -> None:
+    def took(self, doing: str, seconds: float, waits: float = LOCK_TIMEOUT) -> None:
         """Report a wait that took too long."""
-        if seconds > STALL_SECONDS + LOCK_TIMEOUT:
+        if seconds > STALL_SECONDS + waits:
             self.scene.errors.say(f"{doing} took {seconds:.3f} s while the {self.lock} was held")
 
 
