@@ -27,7 +27,7 @@ from stress.campaign import Budget, Outcome
 from stress.disks import MIB, Disk, Unavailable, private_mounts
 from stress.history import MemoryLog, Sent, all_of
 from stress.squeeze import fill, halves, relieve
-from stress.tenant import Case, Tenant, problems_of, shape_of
+from stress.tenant import WANTED, Case, Tenant, problems_of, shape_of
 from stress.traffic import VIOLATIONS_MAX, Proof
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ class Episode:
 
     def crowd(self) -> None:
         """Several processes send, while the disk is filled and relieved at random moments."""
+        (self.disk.path / WANTED).touch()
         pids = [self.start(self.tenant().insist) for _ in range(CROWD)]
         try:
             for _ in range(self.rng.randint(1, 4)):
@@ -128,7 +129,7 @@ class Episode:
                 for pid in pids:
                     children.kill(pid)
             else:
-                (self.disk.path / "enough").touch()
+                (self.disk.path / WANTED).unlink()  # to make a file there may be no room
                 for pid in pids:
                     self.wait(pid, GOES_ON_SECONDS)
 
@@ -172,7 +173,7 @@ class Episode:
             self.errors.close()
             for entry in (self.queue_path, self.directory):
                 shutil.rmtree(entry, ignore_errors=True)
-            (self.disk.path / "enough").unlink(missing_ok=True)
+            (self.disk.path / WANTED).unlink(missing_ok=True)
 
 
 def campaign(budget: Budget) -> Outcome:

@@ -7,6 +7,7 @@ may report then, and which files it must not leave, is judged here as well.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 from dataclasses import dataclass
@@ -82,7 +83,12 @@ class Squeeze:
 
 def fill(directory: Path, spared_bytes: int = 0) -> None:
     """Leave so many bytes of a disk, or a little more, by a file in its directory."""
-    fd = os.open(directory / BALLAST, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(directory / BALLAST, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return  # xfs frees what was removed later
     try:
         piece, size = PIECE_BYTES_MAX, os.fstat(fd).st_size
         while piece >= OS_PAGE_BYTES:

@@ -31,6 +31,8 @@ LARGE_PARTS = 24
 LARGE_TENTHS = 18
 """Of a page: large messages have 0.6 to 3 pages, and take five at most."""
 CROWD_BYTES_MAX = 16 << 20
+WANTED = "wanted"
+"""A file beside the queue: as long as it is there, more messages are wanted."""
 BACKGROUND_SECONDS = 2.0
 PAUSE_SECONDS = 0.002
 
@@ -261,7 +263,7 @@ class Tenant:
                 break
             time.sleep(PAUSE_SECONDS)
         with queue, queue.producer() as producer:
-            while not (self.room / "enough").exists():
+            while (self.room / WANTED).exists():
                 if self.number % 16 == 0 and self.enough_pages():
                     time.sleep(PAUSE_SECONDS)
                     continue
