@@ -28,7 +28,7 @@ from pagequeue.maintenance import compress as rooms
 from stress.tampering import pretend_power_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pagequeue.page.page import WritablePage
@@ -318,29 +318,32 @@ def test_failed_sync_of_the_directory_leaves_the_index(
         assert not disk.index(1).exists()
 
 
+def noted(monkeypatch: pytest.MonkeyPatch, name: str, note: Callable[[str, str], object]) -> None:
+    """Pass each call of a function of `os` on to `note`, with the path that it is about."""
+    real = getattr(os, name)
+
+    def call(*args: Any, **options: Any) -> object:  # noqa: ANN401
+        where = args[0]
+        note(name, os.readlink(f"/proc/self/fd/{where}") if isinstance(where, int) else str(where))
+        return real(*args, **options)
+
+    monkeypatch.setattr(os, name, call)
+
+
 def test_index_goes_after_the_name_is_on_stable_storage(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Z4, Z5: else a power cut could leave the plain page without its index."""
     done: list[str] = []
 
-    def noting(name: str) -> None:
-        real = getattr(os, name)
-
-        def call(*args: Any, **options: Any) -> object:  # noqa: ANN401
-            where = args[0]
-            if isinstance(where, int):
-                where = os.readlink(f"/proc/self/fd/{where}")
-            if str(where) == str(disk.directory) or str(where).endswith((".idx", rooms.MAKER)):
-                done.append(f"{name} {str(where).rpartition('.')[2]}")
-            return real(*args, **options)
-
-        monkeypatch.setattr(os, name, call)
+    def note(name: str, where: str) -> None:
+        if where == str(disk.directory) or where.endswith((".idx", rooms.MAKER)):
+            done.append(f"{name} {where.rpartition('.')[2]}")
 
     with disk.open() as queue:
         fill(queue, 200)
         for name in ("rename", "fsync", "unlink"):
-            noting(name)
+            noted(monkeypatch, name, note)
         assert queue.compress().pages == 1
     made = done.index("rename tmp-zip")
     assert done[made : made + 3] == ["rename tmp-zip", f"fsync {disk.directory}", "unlink idx"]
@@ -352,22 +355,13 @@ def test_new_file_is_on_stable_storage_before_it_has_the_name(
     """I16: written, synced, read again, and only then renamed; no write follows."""
     done: list[str] = []
 
-    def noting(name: str) -> None:
-        real = getattr(os, name)
-
-        def call(*args: Any, **options: Any) -> object:  # noqa: ANN401
-            where = args[0]
-            if isinstance(where, int):
-                where = os.readlink(f"/proc/self/fd/{where}")
-            if str(where).endswith(rooms.MAKER) and (not done or done[-1] != name):
-                done.append(name)
-            return real(*args, **options)
-
-        monkeypatch.setattr(os, name, call)
+    def note(name: str, where: str) -> None:
+        if where.endswith(rooms.MAKER) and (not done or done[-1] != name):
+            done.append(name)
 
     with disk.open() as queue:
         fill(queue, 200)
         for name in ("ftruncate", "pwrite", "fsync", "pread", "rename"):
-            noting(name)
+            noted(monkeypatch, name, note)
         assert queue.compress().pages == 1
     assert done == ["ftruncate", "pwrite", "fsync", "pread", "rename"]
