@@ -61,7 +61,7 @@ LEAPING = (
     ),
     in_python(
         "half_a_roll_believed", "recovery begins in a page that was never rolled into",
-        "I5, a false report of damage", {SIM: 60.0},
+        "I5, a false report of damage", {SIM: 150.0},
     ),
     in_python(
         "mark_not_looked_for", "what a dead publisher had published is removed",

@@ -2,11 +2,14 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from pagequeue.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
@@ -130,9 +133,24 @@ def test_spark_block_runs(directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_pipeline_block_ends_with_charts(directory: Path) -> None:
-    """From a queue to a table to charts, by the commands as printed."""
-    out = run(["bash", "-euo", "pipefail", "-c", PIPELINE], directory, seconds=900)
+def test_pipeline_block_ends_with_charts(
+    spark: object,
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From a queue to a table to charts, by the commands as printed, in one session of Spark.
+
+    `tests/cli/test_cli_endings.py` starts commands of Spark as processes of their own.
+    """
+    del spark
+    monkeypatch.chdir(directory)
+    lines = PIPELINE.splitlines()
+    assert [line.split(maxsplit=2)[:2] for line in lines[1:]] == [["pagequeue", "spark"]] * 4
+    run(["bash", "-euo", "pipefail", "-c", lines[0]], directory)
+    for line in lines[1:]:
+        assert main(shlex.split(line, comments=True)[1:]) == 0
+    out = capsys.readouterr().out
     for line in ("5,000 messages archived", "5,000 messages replayed", "20,000 flights archived"):
         assert line in out
     for name in ("sales.png", "delays.png"):
