@@ -269,7 +269,7 @@ def lowered_cursor_not_synced() -> None:
     """A cursor is lowered by a store, which reaches the disk at any time or never."""
 
     def lower(folder: Any, prefix: str, queue_id: bytes, *rest: Any) -> None:  # noqa: ANN401
-        _, tail, _ = rest
+        _, tail, *_ = rest
         for name in cursor.cursor_names(folder, prefix):
             words = cursor.CursorMeta(folder, prefix, queue_id, name, writable=True)
             if words.next_sequence > tail:

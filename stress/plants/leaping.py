@@ -28,7 +28,7 @@ LEAPING = (
         {"protocol/bulk_commit.c": [(
             ("    pq_frame frame; /* no marker after a partial batch: it is never read */\n"
             "    int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;\n"),
-            "    int is_marked = pq_load_u32(mark) != 0;\n",
+            "    int is_marked = pq_load_u32(at->page + position) != 0;\n",
         )]},
     ),
     in_c(
