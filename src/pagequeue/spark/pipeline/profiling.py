@@ -8,6 +8,7 @@ files there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from itertools import pairwise
@@ -32,6 +33,7 @@ from pagequeue.spark.pipeline.profile_counts import (
     counting,
 )
 from pagequeue.spark.pipeline.progress import watched
+from pagequeue.spark.pipeline.reading import reading
 from pagequeue.spark.pipeline.replaying import COLUMNS, Bound
 from pagequeue.spark.session import read
 from pagequeue.spark.source import dtypes_of
@@ -73,24 +75,25 @@ def profile(
     given = [source] if isinstance(source, str | os.PathLike) else list(source)
     paths = [os.path.abspath(os.fspath(path)) for path in given]
     is_table = len(paths) == 1 and _is_table(paths[0])
-    if is_table:
-        if options:
-            raise errors.InvalidOption(f"a table has no option {min(options)!r}: leave it out")
-        rows = _within(spark.read.schema(COLUMNS).parquet(paths[0]), since, until)
-        lags = _table_lags(paths[0])
-    else:
-        named = {name: str(value) for name, value in options.items()}
-        dtypes = dtypes_of(place_options({**named, "paths": json.dumps(paths)}))
-        columns = own_names(NEEDED, dtypes)
-        rows = read(spark, paths, columns=columns, since=since, until=until, **options)
-        rows = rows.toDF(*NEEDED)
-        lags = _queue_lags(paths, options)
-    try:
-        with watched(spark, progress):
-            counted = _count(rows)
-    except Exception as error:
-        raise_own(error)
-        raise
+    with reading(paths[0]) if is_table else contextlib.nullcontext():
+        if is_table:
+            if options:
+                raise errors.InvalidOption(f"a table has no option {min(options)!r}: leave it out")
+            rows = _within(spark.read.schema(COLUMNS).parquet(paths[0]), since, until)
+            lags = _table_lags(paths[0])
+        else:
+            named = {name: str(value) for name, value in options.items()}
+            dtypes = dtypes_of(place_options({**named, "paths": json.dumps(paths)}))
+            columns = own_names(NEEDED, dtypes)
+            rows = read(spark, paths, columns=columns, since=since, until=until, **options)
+            rows = rows.toDF(*NEEDED)
+            lags = _queue_lags(paths, options)
+        try:
+            with watched(spark, progress):
+                counted = _count(rows)
+        except Exception as error:
+            raise_own(error)
+            raise
     for queue, found in lags.items():
         counted.setdefault(queue, QueueProfile(queue)).lags = found
     return summed(counted)

@@ -12,7 +12,6 @@ queue's ledger has the finished ones. So no slice is published twice, whichever 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -26,7 +25,7 @@ from pagequeue.queue.queue import Queue, internals
 from pagequeue.spark.error_text import raise_own
 from pagequeue.spark.pipeline import replay_plan as plans
 from pagequeue.spark.pipeline import replay_slices, table_layout
-from pagequeue.spark.pipeline.directories import lock_on
+from pagequeue.spark.pipeline.reading import reading
 from pagequeue.spark.session import register
 from pagequeue.spark.source import NAME
 from pagequeue.util.time_text import parse_time
@@ -34,7 +33,7 @@ from pagequeue.util.timestamps import iso_time, to_ns
 from pagequeue.util.timestamps import system_clock as now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 SLICE_COUNT: Final = 1_000_000
 SLICE_BYTES: Final = 1 << 30
 """A slice is on the disk twice while it is published: as rows, then as pages."""
-LOCK_TIMEOUT: Final = 60.0
 COLUMNS: Final = StructType(
     [
         StructField("queue", StringType()),
@@ -115,7 +113,7 @@ def replay(
     with Queue(directory, prefix=prefix, page_bytes=page_bytes, trust=trust) as target:
         same = (path, begin.same, end.same, slice_count)
         place, name = plans.path_of(directory, prefix, trust, same)
-        with _readers(path):
+        with reading(path):
             found = table_layout.snapshot(path)
             plan = plans.load(place)
             if plan is None:
@@ -151,19 +149,6 @@ class Bound(NamedTuple):
             raise errors.InvalidOption(f"{name}: {error}") from None
         is_ago = bound[-1:].isalpha() and not bound.endswith("Z")
         return cls(ns, bound if is_ago else str(ns), is_ago)
-
-
-@contextlib.contextmanager
-def _readers(table: str) -> Iterator[None]:
-    """Keep compaction away from a table's files, if its directory is writable."""
-    try:
-        lock = lock_on(table_layout.work_path(table, table_layout.READERS), writable=False)
-    except FileNotFoundError:  # a copy without it
-        yield
-        return
-    with contextlib.closing(lock):
-        lock.share(LOCK_TIMEOUT)
-        yield
 
 
 def _plan(
