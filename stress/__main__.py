@@ -57,7 +57,7 @@ def attempt(name: str, options: argparse.Namespace, seed: int) -> Outcome:
         seconds = campaign.SHORT_SECONDS if options.short else options.seconds or DEFAULT_SECONDS
         for times in range(LONGER_MAX if options.short else 1):
             outcome = campaign.run(Budget(float(seconds) * 2**times, options.cases, seed))
-            if outcome.cases > 0 or outcome.violations:
+            if outcome.violations or not outcome.failed:
                 break
     except Exception as error:  # noqa: BLE001  any exception is reported and fails the run
         traceback.print_exc()
@@ -76,6 +76,7 @@ def as_record(name: str, outcome: Outcome, elapsed: float, seed: int) -> dict[st
         "cases_per_minute": round(outcome.cases * 60 / max(elapsed, 1e-9), 1),
         "violations": outcome.violations,
         "notes": outcome.notes,
+        "untried": outcome.untried,
     }
 
 
@@ -90,6 +91,8 @@ def show(record: dict[str, Any]) -> None:
         print(f"         {key}: {value}")
     for violation in record["violations"]:
         print(f"  VIOLATION (seed {record['seed']}): {violation}")
+    for part in record["untried"]:
+        print(f"  no case of {part} was run, so the run proves nothing of it")
     if record["cases"] <= 0:
         print("  no case was run, so the run proves no property")
     sys.stdout.flush()

@@ -7,7 +7,7 @@ Its name starts with `no_`, its docstring's first line names what is forbidden, 
 
 `run` tries to bring the forbidden outcome about until the budget is used up. Each try is a case,
 and all random choices follow from `budget.seed`, so that a run can be repeated. A campaign that ran
-no case has proved no property, and counts as failed.
+no case has proved no property, and counts as failed; so does one that left out a part of itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import importlib
 import pkgutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CAMPAIGN_PREFIX = "no_"
 PACKAGE_DIRECTORY = Path(__file__).resolve().parent
@@ -34,16 +37,34 @@ class Budget:
 
 @dataclass
 class Outcome:
-    """Cases run, one sentence for each forbidden outcome seen, and figures worth printing."""
+    """What a run brought.
+
+    Attributes:
+        cases: how many were run.
+        violations: one sentence for each forbidden outcome seen.
+        notes: figures worth printing.
+        untried: names of parts that ran no case, though none of the budget forbids it.
+    """
 
     cases: int
     violations: list[str] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    untried: list[str] = field(default_factory=list)
+
+    def require(self, budget: Budget, parts: Mapping[str, int]) -> None:
+        """Note the parts without a case, unless it is the bound of cases or a violation that ended.
+
+        Args:
+            budget: of the run.
+            parts: the number of cases of each part.
+        """
+        if budget.cases is None and not self.violations:
+            self.untried += [part for part, cases in parts.items() if cases <= 0]
 
     @property
     def failed(self) -> bool:
-        """Whether a violation was found, or no case was run."""
-        return bool(self.violations) or self.cases <= 0
+        """Whether a violation was found, or no case was run, or none of a part."""
+        return bool(self.violations or self.untried) or self.cases <= 0
 
 
 class Campaign(Protocol):

@@ -235,6 +235,8 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
             wrong = one_case(base, template, scenario, (None,), take, survives=survives)
             outcome.violations += [f"{scenario.name}, no victim died: {w}" for w in wrong]
             outcome.cases += 1
+        # Executing the lines kills none: half of the time remains for that.
+        deadline = max(deadline, time.monotonic() + budget.seconds / 2)
         for scenario, at in deaths.ordered(rng):
             enough = budget.cases is not None and outcome.cases >= budget.cases
             if enough or time.monotonic() >= deadline or len(outcome.violations) >= VIOLATIONS_MAX:
@@ -248,5 +250,7 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
                 f"{'with' if survives else 'without'} a survivor: {w}" for w in wrong
             ]  # fmt: skip
             outcome.cases += len(steps)
-    outcome.notes = {"tried": outcome.cases, **deaths.notes()}
+    tried = outcome.cases - len(scenarios)
+    outcome.notes = {"tried": tried, **deaths.notes()}
+    outcome.require(budget, {"lines": tried})
     return outcome

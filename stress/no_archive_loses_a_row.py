@@ -273,6 +273,7 @@ def run(budget: Budget) -> Outcome:
     outcome.notes |= {"killed archivers": steps.kills, "checks": steps.looks}
     if not outcome.violations and steps.kills < limit:
         with_spark(directory, rng, begun + budget.seconds, outcome)
+    outcome.require(budget, {"Spark": outcome.notes.get("killed drivers", 0)})
     if outcome.violations:
         outcome.notes["directory"] = str(directory)
     else:

@@ -244,6 +244,8 @@ class Campaign:
         """Share the cases among as many workers as there are processors."""
         tally = Tally()
         cases = self.matrix(tally)
+        # Playing all scenes undisturbed tries nothing: half of the time remains for that.
+        self.deadline = max(self.deadline, time.monotonic() + self.budget.seconds / 2)
         whole = len(cases)
         if self.budget.cases is not None:
             cases = cases[: self.budget.cases]
@@ -262,7 +264,9 @@ class Campaign:
             "errors raised": dict(tally.errors.most_common()),
             "scenes": len(self.scenes),
         }
-        return Outcome(tally.tried, tally.words(), notes)
+        outcome = Outcome(tally.tried, tally.words(), notes)
+        outcome.require(self.budget, {"the matrix": tried})
+        return outcome
 
     def _shared(self, cases: list[Case]) -> Iterator[Tally]:
         count = max(len(os.sched_getaffinity(0)), 1)

@@ -280,12 +280,12 @@ def campaign(budget: Budget) -> Outcome:
     import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
 
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     lines = Budget(budget.seconds * LINES_SHARE, budget.cases and budget.cases // 3, budget.seed)
     outcome = keep_lines.run(lines, TRIMMING)
     notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "checks": 0, "slack pages": 0}
     base = driver.scratch_directory()
     outcome.violations += huge_trim(base)
+    deadline = time.monotonic() + budget.seconds * (1 - LINES_SHARE)
     while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
         left = ROUND_KILLS_MAX
         if budget.cases is not None:
@@ -300,6 +300,7 @@ def campaign(budget: Budget) -> Outcome:
         notes["slack pages"] = max(notes["slack pages"], done.watcher.slack_pages)
         for what, count in done.counts.items():
             notes[what] = notes.get(what, 0) + count
+    outcome.require(budget, {"rounds": notes["rounds"]})
     return outcome
 
 

@@ -81,6 +81,7 @@ def campaign(budget: Budget) -> Outcome:
             outcome.cases += cases
             outcome.notes[name] += cases
             outcome.violations += [f"{name}: {text}" for text in wrong]
+    outcome.require(budget, {name: outcome.notes[name] for name in parts})
     return outcome
 
 

@@ -50,6 +50,8 @@ PASSES_MAX = 12
 LINE_UIDS = 1 << 32
 """Victims that die at lines have uids from here on: what they send is the seed's."""
 VICTIM_OPS = 600
+EARLY_DEATHS = 2
+"""Lines at which victims die each time after a scenario was played undisturbed."""
 
 
 class Campaign:
@@ -76,6 +78,9 @@ class Campaign:
                 started = time.monotonic()
                 next(kind)
                 spent[kind] += time.monotonic() - started
+        notes = self.outcome.notes
+        parts = {"points": len(notes["points"]), "lines": notes["lines"].get("tried", 0)}
+        self.outcome.require(self.budget, parts)
         return self.outcome
 
     def finished(self) -> bool:
@@ -175,28 +180,41 @@ class Campaign:
     # --- lines of Python --------------------------------------------------------------------------
 
     def lines(self, template: Template) -> Iterator[None]:
-        """Every line of every scenario, in an order from the seed; then all over again."""
+        """Every line of every scenario, in an order from the seed; then all over again.
+
+        Some of what is known comes before the next scenario is played, for a run that ends there.
+        """
         ends: dict[str, int | None] = {}
-        for scenario in SCENARIOS:
-            for _ in range(scenario.plays):
-                self.scene(scenario.name, self.counted(template, scenario, ends))
+        plays = [
+            (turn, self.rng.random(), scenario)
+            for scenario in SCENARIOS
+            for turn in range(scenario.plays)
+        ]
+        for _, _, scenario in sorted(plays, key=itemgetter(0, 1)):
+            self.scene(scenario.name, self.counted(template, scenario, ends))
+            yield
+            for (known, uid), at in self.deaths.ordered(self.rng)[:EARLY_DEATHS]:
+                self.at_line(template, known, uid, at, ends[known.name])
                 yield
-        tried = 0
         while True:
             for (scenario, uid), at in self.deaths.ordered(self.rng):
-                survivor = not scenario.fresh and not scenario.recovers and self.rng.random() < 0.5
-                at_lines = {uid: at}
-                if self.rng.random() < 0.5:
-                    another = self.deaths.another((scenario, uid), self.rng)
-                    at_lines[uid_of(scenario.kind, next(self.numbers))] = another
-                play = self.at_lines(
-                    template, scenario, at_lines, ends[scenario.name], survivor=survivor
-                )
-                where = ", then ".join(map(str, at_lines.values()))
-                self.scene(f"{scenario.name}, died at {where}", play)
-                tried += 1
-                self.outcome.notes["lines"] = {"tried": tried, **self.deaths.notes()}
+                self.at_line(template, scenario, uid, at, ends[scenario.name])
                 yield
+
+    def at_line(
+        self, template: Template, scenario: Scenario, uid: int, at: At, ending: int | None
+    ) -> None:
+        """Have a victim die at a line, and sometimes one after it."""
+        survivor = not scenario.fresh and not scenario.recovers and self.rng.random() < 0.5
+        at_lines = {uid: at}
+        if self.rng.random() < 0.5:
+            another = self.deaths.another((scenario, uid), self.rng)
+            at_lines[uid_of(scenario.kind, next(self.numbers))] = another
+        play = self.at_lines(template, scenario, at_lines, ending, survivor=survivor)
+        where = ", then ".join(map(str, at_lines.values()))
+        self.scene(f"{scenario.name}, died at {where}", play)
+        tried = self.outcome.notes["lines"].get("tried", 0) + 1
+        self.outcome.notes["lines"] = {"tried": tried, **self.deaths.notes()}
 
     def counted(
         self, template: Template, scenario: Scenario, ends: dict[str, int | None]

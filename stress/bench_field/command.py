@@ -57,14 +57,16 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Case]:
-    """Return the cases; ours always takes part, to be compared with."""
+    """Return the cases that someone takes part in; ours does where it can, to be compared with."""
     names = options.cases or [
         name for name, spec in CASES.items() if options.huge or not spec.is_huge
     ]
     peers = {OURS, *options.peers} if options.peers else set(CONTENDERS)
     if options.quick:
-        return quick_cases(names, peers)
-    return [build_case(name, options.scale, peers) for name in names]
+        cases = quick_cases(names, peers)
+    else:
+        cases = [build_case(name, options.scale, peers) for name in names]
+    return [case for case in cases if case.plans]
 
 
 def _libraries() -> list[str]:

@@ -25,7 +25,7 @@ CLOSINGS = (
     ),
     in_python(
         "two_workers_started", "two simultaneous first jobs start two threads",
-        "a wait without end", {CLOSE: 15.0, COMBINED: 180.0},
+        "a wait without end", {CLOSE: 90.0, COMBINED: 180.0},
     ),
     in_python(
         "events_locked_by_ctrl_c", "an interrupted close() leaves the lock of an event taken",

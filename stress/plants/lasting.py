@@ -16,7 +16,7 @@ LASTING = (
     ),
     in_python(
         "wrong_headers_passed_over", "verify takes every wrong header for one that recovery writes",
-        "opening refuses what verify calls sound", {DAMAGE: 60.0},
+        "opening refuses what verify calls sound", {DAMAGE: 120.0},
     ),
     in_python(
         "cursor_of_any_name", "a cursor may be that of another consumer",

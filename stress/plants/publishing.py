@@ -116,7 +116,7 @@ PUBLISHING = (
     ),
     in_c(
         "half_batch_page_kept", "a page in which a dead holder left half a batch is still used",
-        "I8", {SIM: 40.0},
+        "I8", {SIM: 150.0},
         {"protocol/frames.c": [(
             ("    if (pq_load_u64(at->meta + PQ_WRITE_META_BATCH_OPEN) > "
             "at->first_sequence + *count) {"),

@@ -156,10 +156,10 @@ RECOVERING = (
     ),
     in_python(
         "torn_tail_kept", "torn bytes are not zeroed", "I4, garbage after the next frame",
-        {STEP: 20.0},
+        {STEP: 60.0},
     ),
     in_python(
-        "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {SIM: 45.0},
+        "zeroing_not_synced", "what was zeroed is not synced", "I5, it comes back", {SIM: 120.0},
     ),
     in_python("half_batch_kept", "an incomplete batch is kept", "I8", {CUT: 40.0}),
     in_python(
@@ -172,7 +172,7 @@ RECOVERING = (
     ),
     in_python(
         "temporaries_kept", "what an interrupted maker left is not removed",
-        "400 kills left 45 files", {STEP: 15.0},
+        "400 kills left 45 files", {STEP: 60.0},
     ),
 )  # fmt: skip
 

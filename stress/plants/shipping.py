@@ -31,7 +31,7 @@ SHIPPING = (
     ),
     in_python(
         "noted_after_a_failed_sync", "the manifest is written although a sync of names failed",
-        "I20, pages that are named and not there", {FAULT: 240.0},
+        "I20, pages that are named and not there", {FAULT: 360.0},
     ),
     in_python(
         "replica_ends_inside", "a replica can end between the pages of a large message",

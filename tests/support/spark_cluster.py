@@ -31,17 +31,16 @@ def environment(there: Path) -> dict[str, str]:
     """Return the environment of all processes; no variable names the driver's directory."""
     package = Path(sys.modules["pyspark"].__file__ or "").parent
     home = there / "home"
-    if not home.exists():
-        home.mkdir()
-        linked_home(home)
+    classes = os.environ.get("SPARK_SUBMIT_OPTS", "")
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(there),
         "JAVA_HOME": find_java().home,
-        "SPARK_HOME": str(home),
+        "SPARK_HOME": str(home) if home.exists() else linked_home(home),
+        "SPARK_SUBMIT_OPTS": classes,
         "SPARK_SCALA_VERSION": "2.13",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": JVM,
+        "SPARK_DAEMON_JAVA_OPTS": f"{JVM} {classes}",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(package.parent),
     }
@@ -56,7 +55,7 @@ class _Process:
         self.log = work / "log"
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [str(there / "home" / "bin" / "spark-class"), *arguments],
+                [str(Path(environment(there)["SPARK_HOME"], "bin", "spark-class")), *arguments],
                 stdout=log, stderr=subprocess.STDOUT, cwd=work, env=environment(there),
                 start_new_session=True,
             )  # fmt: skip

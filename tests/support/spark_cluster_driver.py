@@ -33,7 +33,9 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": (
+        f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
+    ),
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
