@@ -41,4 +41,7 @@ def run(budget: Budget) -> Outcome:
     outcome = driver.run_apart(__name__, deaths)
     cut = simulated.campaign(cuts, WORKER)
     notes = {"deaths": {"cases": outcome.cases, **outcome.notes}, "cuts": cut.notes}
-    return Outcome(outcome.cases + cut.cases, outcome.violations + cut.violations, notes)
+    violations = outcome.violations + cut.violations
+    together = Outcome(outcome.cases + cut.cases, violations, notes, outcome.untried)
+    together.require(budget, {"cuts": cut.cases})
+    return together

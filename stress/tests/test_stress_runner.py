@@ -11,6 +11,7 @@ import pytest
 import stress
 from stress import campaign
 from stress.__main__ import main
+from stress.campaign import Budget, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,11 +95,27 @@ def test_short_budget_grows_until_a_case_was_run(
     write("no_a", "return Outcome(int(budget.seconds >= 10), notes={'s': budget.seconds})\n")
     write("no_b", "return Outcome(0, [f'{budget.seconds} s'])\n")
     write("no_c", "return Outcome(0)\n")
+    write("no_d", "return Outcome(2, untried=['lines'] * (budget.seconds < 5))\n")
     assert main(["all", "--json", "--short"]) == 1
-    late, wrong, never = records(capsys)
+    late, wrong, never, whole = records(capsys)
+    assert (whole["untried"], whole["failed"]) == ([], False)
     assert (late["cases"], late["notes"]["s"], late["failed"]) == (1, 10.0, False)
     assert wrong["violations"] == ["2.5 s"]
     assert never["failed"]
+
+
+def test_part_without_a_case_is_noted_where_nothing_forbade_one() -> None:
+    """A bound of cases, or a violation, can end a run before a part has its turn."""
+    parts = {"lines": 0, "points": 3}
+    for budget, violations, untried in (
+        (Budget(1.0, None, 0), [], ["lines"]),
+        (Budget(1.0, 3, 0), [], []),
+        (Budget(1.0, None, 0), ["lost"], []),
+    ):
+        outcome = Outcome(3, violations)
+        outcome.require(budget, parts)
+        assert outcome.untried == untried
+        assert outcome.failed is bool(untried or violations)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +124,7 @@ def test_short_budget_grows_until_a_case_was_run(
         ("return Outcome(3, ['lost message 4'])\n", "VIOLATION (seed 5): lost message 4"),
         ("return Outcome(0)\n", "no case was run"),
         ("raise ValueError('broken')\n", "raised ValueError: broken"),
+        ("return Outcome(9, untried=['lines'])\n", "no case of lines was run"),
     ],
 )
 def test_violation_and_nothing_tried_and_an_error_all_fail(
