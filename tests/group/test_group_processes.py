@@ -227,6 +227,8 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
         ):  # fmt: skip
             with pytest.raises(errors.InvalidOption):
                 queue.group("work", **options)  # type: ignore[arg-type]
+        with pytest.raises(errors.InvalidOption, match="name of a group is 'a b'"):
+            queue.group("a b")
         with pytest.raises(errors.InvalidOption):
             queue.group("x" * 99, max_deliveries=1)
         assert queue.consumers() == []

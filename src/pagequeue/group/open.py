@@ -48,7 +48,7 @@ def open_group(
             was given.
     """
     path = store.folder.path
-    check_consumer_name(path, name)
+    check_consumer_name(path, name, "group")
     if clock is None and not store.is_clock_known:
         raise errors.SystemLimit(
             f"the clock that leases use is unknown: {CLOCK_OFFSETS} does not give its offset",

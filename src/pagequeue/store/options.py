@@ -92,13 +92,13 @@ def check_sync_failure(path: str, policy: str) -> None:
     choice("on_sync_failure", policy, ("stop", "seal"), path=path)
 
 
-def check_consumer_name(path: str, name: str) -> None:
-    """Raise InvalidOption for a name that no consumer can have, InvalidType for no text."""
+def check_consumer_name(path: str, name: str, owner: str = "consumer") -> None:
+    """Raise InvalidOption for a name that neither can have, InvalidType for no text."""
     if not isinstance(name, str):
-        raise type_error("name of a consumer", name, "a str")
+        raise type_error(f"name of a {owner}", name, "a str")
     if not fmt.is_consumer_name(name):
         raise value_error(
-            "name of a consumer",
+            f"name of a {owner}",
             name,
             "use letters, digits, dot, dash and underscore, at most 100, not beginning with "
             f"dot, dash or 'tmp', and without '{fmt.TEMPORARY}'",
