@@ -45,12 +45,12 @@ def each_with(
 ) -> list[Any]:
     """Return each command with each variant.
 
-    A test keeps every other slow command, with one variant each in turn, and the rest is for
+    A test keeps every third slow command, with one variant each in turn, and the rest is for
     campaigns: all commands end in the same code. A start of Spark takes longest, and the README's
     commands start it too: a test keeps one of the commands that do.
 
     Args:
-        turn: 0 or 1: which half of the commands this test keeps.
+        turn: 0, 1 or 2: which third of the commands this test keeps.
         variants: of most commands.
         of_spark: of those that start Spark.
         spark_turn: which of those this test keeps; None: all, because Spark does not start.
@@ -59,10 +59,10 @@ def each_with(
     for number, name in enumerate(COMMANDS):
         own = of_spark if is_spark(name) else variants
         for variant in own:
-            is_turn = number % 2 == turn
+            is_turn = number % 3 == turn
             if is_spark(name):
                 is_turn = spark_turn is None or number % SPARK_COUNT == spark_turn
-            is_kept = name in QUICK or (is_turn and variant == own[number // 2 % len(own)])
+            is_kept = name in QUICK or (is_turn and variant == own[number // 3 % len(own)])
             marks = [*marks_of(name), *([] if is_kept else [pytest.mark.campaign])]
             found.append(pytest.param(name, variant, marks=marks, id=f"{name}-{variant}"))
     return found
@@ -149,7 +149,7 @@ def test_no_closed_stderr_hides_that_a_command_failed(
     assert run(words(name, directory), redirections).returncode == 1
 
 
-@pytest.mark.parametrize(("name", "reader"), each_with(1, ["true"], ["true"], spark_turn=1))
+@pytest.mark.parametrize(("name", "reader"), each_with(2, ["true"], ["true"], spark_turn=1))
 def test_closed_pipe_ends_a_command_quietly(directory: Path, name: str, reader: str) -> None:
     """`| true` ends in 0, or in 141 as SIGPIPE would."""
     done = run(words(name, directory), f"| {reader}")
@@ -192,7 +192,7 @@ def test_a_program_gets_the_exact_name_from_json(tmp_path: Path) -> None:
     assert os.fsencode(json.loads(done.stdout)["directory"]) == os.fsencode(odd / "q")
 
 
-@pytest.mark.parametrize(("name", "after"), each_with(0, ["0", "0.3"], ["0"]))
+@pytest.mark.parametrize(("name", "after"), each_with(1, ["0", "0.3"], ["0"]))
 def test_ctrl_c_ends_a_command_quietly_at_any_time(
     directory: Path, tmp_path: Path, name: str, after: str
 ) -> None:
