@@ -180,7 +180,8 @@ def _object(command: Sequence[str], source: Path, headers: Path, included: hashl
     A planted bug changes few sources: the objects of the others are those of the core without it.
     Which these are is known without the preprocessor where no header differs either.
     """
-    if source.is_relative_to(headers):
+    named = None
+    if source.is_relative_to(headers):  # else it may include others
         known = _digest(command, [source.relative_to(headers).as_posix()])
         known.update(included.digest() + source.read_bytes())
         named = cache_directory() / f"{known.hexdigest()}.object"
@@ -194,7 +195,7 @@ def _object(command: Sequence[str], source: Path, headers: Path, included: hashl
     path = cache_directory() / f"{digest.hexdigest()}.o"
     if not path.exists():
         _made(path, [*command, "-c", str(source)])
-    if source.is_relative_to(headers):
+    if named is not None:
         temporary = named.with_suffix(f".tmp-{os.getpid()}")
         temporary.write_text(path.name, "ascii")
         temporary.rename(named)

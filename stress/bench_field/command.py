@@ -57,7 +57,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[Case]:
-    """Return the cases that someone takes part in; ours does where it can, to be compared with."""
+    """Return the cases that a chosen peer, or ours, takes part in; ours is compared with."""
     names = options.cases or [
         name for name, spec in CASES.items() if options.huge or not spec.is_huge
     ]

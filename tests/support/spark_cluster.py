@@ -53,11 +53,11 @@ class _Process:
         work = there / name
         work.mkdir()
         self.log = work / "log"
+        its = environment(there)
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [str(Path(environment(there)["SPARK_HOME"], "bin", "spark-class")), *arguments],
-                stdout=log, stderr=subprocess.STDOUT, cwd=work, env=environment(there),
-                start_new_session=True,
+                [f"{its['SPARK_HOME']}/bin/spark-class", *arguments],
+                stdout=log, stderr=subprocess.STDOUT, cwd=work, env=its, start_new_session=True,
             )  # fmt: skip
 
     def wait_for(self, pattern: str) -> str:
