@@ -30,6 +30,8 @@ from pagequeue.system.directory import Directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pagequeue.util.literals import SyncName
+
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[Queue]:
@@ -215,6 +217,120 @@ def test_a_sync_that_fails_before_the_marker_prevents_it(
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
     assert payloads(queue) == []
     assert not Path(queue._store.folder.full(fmt.page_name("queue", 2))).exists()
+
+
+BIG = b"big" * PAGE_BYTES
+BATCH = [*Rows("x", LARGE_COUNT).payloads, BIG, *Rows("y", LARGE_COUNT).payloads]
+
+
+def sent_by_open(_queue: Queue, producer: Producer[bytes]) -> list[bytes]:
+    """Send a large message through a file."""
+    with producer.open() as file:
+        file.write(BIG)
+    return [BIG]
+
+
+def sent_at_once(_queue: Queue, producer: Producer[bytes]) -> list[bytes]:
+    """Send small messages and a large one as one batch."""
+    producer.send_many(BATCH)
+    return BATCH
+
+
+def sent_alone(_queue: Queue, producer: Producer[bytes]) -> list[bytes]:
+    """Send one large message."""
+    producer.send(BIG)
+    return [BIG]
+
+
+def published(queue: Queue, count: int) -> list[bytes]:
+    """Publish messages as a writer's piece of work."""
+    rows = Rows("r", count)
+    with BulkPublisher(queue._store) as ledger:
+        sequences = ledger.publish("w", 0, rows)
+        assert ledger.done("w", 0) == sequences
+    assert len(sequences) == count
+    return list(rows.payloads)
+
+
+SENDING = {
+    "open": sent_by_open,
+    "batch": sent_at_once,
+    "alone": sent_alone,
+    "pages": lambda queue, _: published(queue, LARGE_COUNT),
+    "one batch": lambda queue, _: published(queue, SMALL_COUNT),
+}
+
+
+@pytest.mark.parametrize("sync", ["none", "always"])
+@pytest.mark.parametrize("how", ["open", "batch", "alone", "pages"])
+def test_commit_that_meets_a_failed_sync_of_another_sender_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: SyncName, how: str
+) -> None:
+    """Its pages were named already; they are staged again, for the place that they get then."""
+    path = tmp_path / "q"
+    with (
+        Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal", sync=sync) as queue,
+        queue.producer() as producer,
+    ):
+        real, between = Producer._commit_pages, [b"%d in between" % i for i in range(2)]
+        left = list(between)
+
+        def meets(self: Producer[bytes], *args: object) -> None:
+            if left:
+                queue._store.write_meta.latch(5, 1)
+            real(self, *args)  # type: ignore[arg-type]
+
+        def resume() -> None:
+            continue_()
+            if left:
+                producer.send(left.pop(0))
+
+        producer.send(b"first")
+        continue_ = queue._store.flusher.resume
+        monkeypatch.setattr(Producer, "_commit_pages", meets)
+        monkeypatch.setattr(queue._store.flusher, "resume", resume)
+        sent = SENDING[how](queue, producer)
+        assert payloads(queue) == [b"first", *between, *sent]
+        producer.send(b"last")
+        assert queue.verify().problems == []
+        assert not (path / publishing_name("queue")).exists()
+    with Queue(path, create=False) as queue:
+        assert payloads(queue) == [b"first", *between, *sent, b"last"]
+
+
+@pytest.mark.parametrize("how", SENDING)
+def test_sender_continues_after_its_own_sync_of_names_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """With `on_sync_failure="seal"` each of them can fail once, and the sender is not told."""
+    real, calls, nth = Directory.sync, 0, 0
+
+    def fails_once(self: Directory) -> None:
+        nonlocal calls
+        if self.path == str(path):
+            calls += 1
+            if calls == nth:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(self)
+
+    while calls >= nth:
+        nth, calls = nth + 1, 0
+        path = tmp_path / str(nth)
+        with (
+            Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal", sync="always") as queue,
+            queue.producer() as producer,
+        ):
+            producer.send(b"first")
+            with monkeypatch.context() as patch:
+                patch.setattr(Directory, "sync", fails_once)
+                sent = SENDING[how](queue, producer)
+            assert payloads(queue) == [b"first", *sent]
+            producer.send(b"last")
+            assert queue.durable_sequence == len(sent) + 2
+            assert queue.verify().problems == []
+            assert not queue.stats().sync_failed
+            assert not (path / publishing_name("queue")).exists()
+    assert nth > 2, "one sync of names at least was failed"
 
 
 @pytest.mark.parametrize(

@@ -516,6 +516,27 @@ def test_failed_sync_ends_the_wait(disk: Disk) -> None:
         assert queue.tail_sequence == 12
 
 
+def test_sender_that_waits_for_room_continues_after_a_failed_sync(disk: Disk) -> None:
+    """With `on_sync_failure="seal"`, also if it is a sync of another process that fails."""
+    queue, consumer = opened(disk, "block", on_sync_failure="seal", full_timeout=20)
+    with queue:
+
+        def fail_then_ack() -> None:
+            until(lambda: queue.tail_sequence == 12)
+            queue._store.write_meta.latch(5, 1)
+            until(lambda: not queue.stats().sync_failed)
+            for _ in range(20):
+                consumer.receive(30)
+                consumer.ack()
+
+        thread = threading.Thread(target=fail_then_ack)
+        thread.start()
+        send_all(queue, 20)
+        thread.join()
+        assert queue.tail_sequence == 20
+        assert queue.verify().ok
+
+
 def test_invalid_options_are_refused(disk: Disk) -> None:
     """Before anything is made."""
     for wrong in ({"on_full": "wait"}, {"full_timeout": -1}, {"full_timeout": float("nan")}):

@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 TRIES: Final = 20
 """Attempts to send a batch while other producers send in between; then it takes pages."""
 ROOM_TRIES: Final = 100
+SYNC_TRIES: Final = 5
+"""Attempts of a call whose own syncs failed each time, though the queue could continue."""
 OTHERS_SECONDS: Final = 1.0
 """A call waits so long for another publisher, whatever its timeout: that is for room."""
 PAGES: Final = "pages-"
@@ -216,6 +218,24 @@ class BulkPublisher:
         """
         # FORMAT.md, "Publishing pages"; keeps I8 and I19.
         self._store.check_appendable()
+        flusher = self._store.flusher
+        for _ in range(SYNC_TRIES - 1):
+            try:
+                return self._publish_once(writer, piece, source, timeout, check)
+            except errors.SyncFailed:  # the ledger tells whether it was published
+                if not flusher.can_resume:
+                    raise
+                flusher.resume()
+        return self._publish_once(writer, piece, source, timeout, check)
+
+    def _publish_once(
+        self,
+        writer: str,
+        piece: int,
+        source: BulkSource,
+        timeout: float | None,
+        check: Callable[[], None] | None,
+    ) -> range:
         known = self.done(writer, piece)
         if known is not None:
             return known
@@ -522,9 +542,9 @@ class BulkPublisher:
         #     next process that creates a page or opens the queue exclusively finds no marker and
         #     removes them.
         sync_names = self._sync_names if staged.is_synced else _nothing
-        name = publishing_name(prefix)
-        write_record(folder, name, record.as_json(), sync_names, synced=staged.is_synced)
         try:
+            name = publishing_name(prefix)
+            write_record(folder, name, record.as_json(), sync_names, synced=staged.is_synced)
             staged.give_names(store, record.first_page)
             sync_names()
             name = fmt.page_name(prefix, record.first_page)
@@ -533,15 +553,29 @@ class BulkPublisher:
             #     creates a page completes the commit.
             header = page.read(0, fmt.PAGE_HEADER_BYTES)
             producer.commit_pages(page, header, beyond)
-        except BaseException:
-            if store.tail.page_number <= active:
+        except BaseException as error:
+            if store.tail.page_number > active:
+                raise
+            if not store.flusher.can_resume:
+                roll_back(folder, prefix, record, self._sync_names)
+                raise
+            if isinstance(error, errors.SyncFailed):
+                # The pages are staged again. As if this process had died, the record stays: the
+                # next page, which continuing after the failed sync makes, resolves it.
+                staged.take_names_back(store, record.first_page)
+                return None
+            with contextlib.suppress(errors.SyncFailed):  # then the record stays as well
                 roll_back(folder, prefix, record, self._sync_names)
             raise
         # M9. Write the entry. Power is cut before the flush: recovery reverts it if the marker is
         #     lost.
         with self._visible():
             write_down(folder, prefix, record)
-            sync_names()
+            try:
+                sync_names()
+            except errors.SyncFailed:
+                if not store.flusher.can_resume:
+                    raise  # else the next flush continues, and puts all names on stable storage
         return sequences
 
 

@@ -89,7 +89,8 @@ class StagedPage(NamedTuple):
         first: sequence of its first message, counted from the first of all staged messages.
         size: how many messages begin in it.
         fragment: what its file has instead of frames; None: frames.
-        counted_from: its first sequence in the temporary queue.
+        counted_from: the sequence that its first frame has: in the temporary queue, or after a
+            commit that was taken back, in the queue.
         time: of the large message that it belongs to, in ns; 0: that of the commit.
         is_sealed: whether it gets an end-of-page mark, if it is empty.
         mapped: the page as it was written to, so that its memory is not mapped again; None: it has
@@ -161,16 +162,28 @@ class StagedPages:
 
     def give_names(self, store: Store, first_page: int) -> None:
         """Rename all files to pages of the queue from `first_page` on, the last one first."""
+        self._rename(store, first_page, is_back=False)
+
+    def take_names_back(self, store: Store, first_page: int) -> None:
+        """Undo `give_names`, also one that did not end, so that the pages can be committed again.
+
+        The caller holds the preparation lock since before it gave the names.
+        """
+        self._rename(store, first_page, is_back=True)
+
+    def _rename(self, store: Store, first_page: int, *, is_back: bool) -> None:
         to, prefix = store.folder, store.prefix
         folder = self.folder(store)
         try:
             with folder.descriptor as staged, to.descriptor as queue:
                 for number, page in reversed(list(enumerate(self.pages, first_page))):
                     for name in (fmt.index_name, fmt.page_name):
-                        os.rename(
-                            name(page.prefix, page.number), name(prefix, number),
-                            src_dir_fd=staged, dst_dir_fd=queue,
-                        )  # fmt: skip
+                        here, there = name(page.prefix, page.number), name(prefix, number)
+                        if not is_back:
+                            os.rename(here, there, src_dir_fd=staged, dst_dir_fd=queue)
+                            continue
+                        with contextlib.suppress(FileNotFoundError):  # it did not get its name
+                            os.rename(there, here, src_dir_fd=queue, dst_dir_fd=staged)
         except OSError as error:
             raise_typed(error, to.path, "naming pages")
         finally:
@@ -445,7 +458,7 @@ def assign_sequences(
 ) -> Tail:
     """Assign the sequences that follow a tail, times and headers to staged pages.
 
-    It syncs them, unless they do without: see `Staging`.
+    It syncs them, unless they do without: see `Staging`. It can be repeated, with another tail.
 
     Args:
         store: of the queue.
@@ -478,6 +491,9 @@ def assign_sequences(
                 place_empty(folder, store.meta, page, header, synced=staged.is_synced)
             else:
                 last = _assign_page(store, folder, page, header, time)
+                staged.pages[number - tail.page_number - 1] = page._replace(
+                    counted_from=tail.sequence + page.first
+                )
             report_progress()
     finally:
         folder.close()
@@ -525,6 +541,7 @@ def _assign_page(
             path=folder.full(name), position=0, reason="changed by another process",
         )  # fmt: skip
     region.write(0, header.encode())
+    region.queue_id = meta.queue_id
     try:
         # Not the index: recovery writes that of each page after the durable mark, and a flush syncs
         # it before the mark moves.

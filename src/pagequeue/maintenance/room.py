@@ -75,7 +75,7 @@ class RoomMaker:
         Raises:
             QueueFull: the queue is full, and `on_full` is "raise" or the timeout is over.
             AccessDenied: this user may not remove the oldest page.
-            SyncFailed: a sync failed, in any process, during the wait.
+            SyncFailed: a sync failed, in any process, during the wait, and the queue stops then.
         """
         if self._has_room(trimmer, store, number):
             return
@@ -104,7 +104,7 @@ class RoomMaker:
             check()
             store.folder.descriptor.check()
             if store.write_meta.is_failed:
-                raise store.flusher.failed(store.write_meta.failed_errno)
+                store.flusher.resume()
             if store.tail.page_number >= number:
                 return  # another process created it
             bell = self._announce(store, limit)

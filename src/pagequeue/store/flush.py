@@ -124,6 +124,11 @@ class Flusher:
             SEQUENCE_MAX, None,
         )  # fmt: skip
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether the opener chose to continue after a failed sync: see `resume`."""
+        return self.rewrite is not None
+
     def resume(self) -> None:
         """Continue after a failed sync, if the opener chose that and it is possible.
 
