@@ -164,6 +164,8 @@ class Scene:
 
         others = "seal" if self.policy == "mixed" and order is None else ""
         queue = self.opened(order, others)
+        if self.plan.seed % 2:
+            _commit_slowly()
         tries = 0
         with queue.producer() as producer:
             for op in range(OPS):
@@ -367,6 +369,19 @@ class Scene:
         with (self.directory / "live").open("rb") as file:
             live = [file.read(size) for size in sizes[: len(found)]]
         assert found == live, "what is on the disk is not the beginning of what was sent"
+
+
+def _commit_slowly() -> None:
+    """Let time pass between the names of a commit and its mark, in which other syncs can fail."""
+    from pagequeue.bulk.staged_pages import StagedPages  # noqa: PLC0415  the core is chosen by now
+
+    give_names = StagedPages.give_names
+
+    def slowly(pages: StagedPages, *to: Any) -> None:  # noqa: ANN401 - as it is called
+        give_names(pages, *to)
+        time.sleep(PAUSE_SECONDS)
+
+    StagedPages.give_names = slowly  # type: ignore[method-assign]
 
 
 def campaign(budget: Budget) -> Outcome:
