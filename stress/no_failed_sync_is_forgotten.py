@@ -381,7 +381,7 @@ def _commit_slowly() -> None:
         give_names(pages, *to)
         time.sleep(PAUSE_SECONDS)
 
-    StagedPages.give_names = slowly  # type: ignore[method-assign]
+    StagedPages.give_names = slowly  # type: ignore[assignment,method-assign]
 
 
 def campaign(budget: Budget) -> Outcome:
