@@ -24,8 +24,8 @@ class Watcher:
 
     def __init__(self, path: str, terms: Terms) -> None:
         from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-        from pagequeue.meta.all_and_read_meta import ReadMeta  # noqa: PLC0415
         from pagequeue.meta.cursor import CursorMeta  # noqa: PLC0415
+        from pagequeue.meta.read_meta import ReadMeta  # noqa: PLC0415
 
         self.fmt, self.read_meta, self.next_at = fmt, ReadMeta, CursorMeta.NEXT
         self.path, self.terms = path, terms

@@ -27,7 +27,7 @@ class Bell:
 
     def __init__(self, queue: Queue) -> None:
         from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
-        from pagequeue.meta.all_and_read_meta import field_of  # noqa: PLC0415
+        from pagequeue.meta.meta_file import field_of  # noqa: PLC0415
 
         self._meta = queue._store.write_meta.region
         self._bell = field_of(fmt.WRITE_META, "room_bell")

@@ -11,7 +11,7 @@ import numpy as np
 
 from pagequeue import _core
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.page import compressed_format, zstd
 from pagequeue.page.header import parse_header
 from stress.corpus.damage import (

@@ -11,8 +11,8 @@ import numpy as np
 
 from pagequeue import _core
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.cursor import CursorMeta
+from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.system.directory import Directory
 from stress.corpus.damage import Hit

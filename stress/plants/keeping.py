@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 from pagequeue.maintenance import size_limit, trim_plan, trimmer
-from pagequeue.meta import all_and_read_meta, cursor
+from pagequeue.meta import cursor, read_meta
 from pagequeue.receive import named_consumer
 from pagequeue.store import power_loss_recovery, store
 from pagequeue.system import directory
@@ -174,7 +174,7 @@ def moved_consumer_not_looked_at() -> None:
 
 def head_page_first() -> None:
     """The head's page is stored before its sequence."""
-    rewrite(all_and_read_meta.ReadMeta, "advance", _swapped(all_and_read_meta.ReadMeta))
+    rewrite(read_meta.ReadMeta, "advance", _swapped(read_meta.ReadMeta))
 
 
 def _swapped(owner: Any) -> tuple[str, str]:  # noqa: ANN401  a class
@@ -205,7 +205,7 @@ def trim_without_lock() -> None:
         ('with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):', "if True:"),
         ("store.read_meta.head_page != plan.head_page", "False"),
     )
-    rewrite(all_and_read_meta.ReadMeta, "advance", ("assert (number - before) % 2 == 1", "pass"))
+    rewrite(read_meta.ReadMeta, "advance", ("assert (number - before) % 2 == 1", "pass"))
 
 
 def page_emptied_before_it_goes() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagequeue.group import group
 from pagequeue.integrity import repair_page, verify
-from pagequeue.meta import all_and_read_meta
+from pagequeue.meta import meta_file
 from pagequeue.store import opening, store
 from stress.plants.plant import APART, COMBINED, DAMAGE, PIPE, in_c, in_python
 from stress.plants.rewrite import rewrite
@@ -69,7 +69,7 @@ def wrong_headers_passed_over() -> None:
 
 def cursor_of_any_name() -> None:
     """All consumers of a queue have the same checksum."""
-    rewrite(all_and_read_meta, "identity_checksum", (" + name.encode()", ""))
+    rewrite(meta_file, "identity_checksum", (" + name.encode()", ""))
 
 
 def group_closed_without_state() -> None:

@@ -17,7 +17,7 @@ from pagequeue.integrity import rewrite_unsynced as rewriting
 from pagequeue.meta import write_meta
 from pagequeue.queue import reading
 from pagequeue.store import creation, flush, power_loss_recovery, roll
-from pagequeue.system import descriptors, directory, file_lock, replaced
+from pagequeue.system import descriptors, directory, file_lock, replaced_file
 from pagequeue.util import worker
 from stress.fault_plants import (  # noqa: F401  planted by name
     bare_errors,
@@ -460,7 +460,7 @@ def owners_not_looked_at() -> None:
 
 def replaced_lock_unnoticed() -> None:
     """A replaced lock file keeps no process out, and goes unchecked."""
-    rewrite(replaced.FileIdentityGuard, "check", ("if not self._replaced and", "if False and"))
+    rewrite(replaced_file.FileIdentityGuard, "check", ("if not self._replaced and", "if False and"))
 
 
 def verify_skips_indexes() -> None:

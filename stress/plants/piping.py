@@ -24,9 +24,9 @@ PIPING = (
 
 def written_is_taken() -> None:
     """No wait follows a write."""
-    from pagequeue.cli import outlet  # noqa: PLC0415 - only this campaign needs the extra
+    from pagequeue.cli import stdout  # noqa: PLC0415 - only this campaign needs the extra
 
-    rewrite(outlet.Outlet, "wait_until_taken", ("while self._left_bytes():", "while False:"))
+    rewrite(stdout.Outlet, "wait_until_taken", ("while self._left_bytes():", "while False:"))
 
 
 def acknowledged_before_it_is_written() -> None:

@@ -15,7 +15,7 @@ from support import until
 from tiers import slow_but_rows
 
 from pagequeue import Queue
-from pagequeue.cli.outlet import Outlet
+from pagequeue.cli.stdout import Outlet
 
 if TYPE_CHECKING:
     from pathlib import Path

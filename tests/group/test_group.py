@@ -18,7 +18,7 @@ from pagequeue import NothingReceived, Queue, Retention, errors
 from pagequeue import format as fmt
 from pagequeue.group.group import Group
 from pagequeue.group.open import open_group
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

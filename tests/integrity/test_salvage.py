@@ -28,7 +28,7 @@ from pagequeue import (
     verify_queue,
 )
 from pagequeue.integrity import salvage_source
-from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.store.roll import Roller
 from pagequeue.store.store import Store
 

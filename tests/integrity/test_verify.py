@@ -18,7 +18,7 @@ from pagequeue import format as fmt
 from pagequeue.integrity import verify as verify_room
 from pagequeue.integrity.problem import problem_of
 from pagequeue.maintenance import consumers
-from pagequeue.meta.all_and_read_meta import read_all_meta
+from pagequeue.meta.all_meta import read_all_meta
 from pagequeue.meta.cursor import CursorMeta
 from pagequeue.meta.ledger import publishing_name, write_record
 from pagequeue.meta.write_meta import Tail, WriteMeta

@@ -28,7 +28,7 @@ from pagequeue import (
 from pagequeue import format as fmt
 from pagequeue.maintenance import room
 from pagequeue.maintenance.size_limit import SizeLimit
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from support import SMALL
 
 from pagequeue import Queue, Retention
 from pagequeue.maintenance import trim_plan, trimmer
-from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import CursorMeta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.system.file_lock import FileLock
 
 if TYPE_CHECKING:

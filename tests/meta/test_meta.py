@@ -14,7 +14,8 @@ from support import within
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta, read_all_meta
+from pagequeue.meta.all_meta import AllMeta, read_all_meta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.system.directory import Directory
 

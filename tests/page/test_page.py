@@ -11,7 +11,7 @@ import pytest
 from plugin import START, Disk
 
 from pagequeue import _core, errors
-from pagequeue.meta.all_and_read_meta import read_all_meta
+from pagequeue.meta.all_meta import read_all_meta
 from pagequeue.page.header import PageHeader, decode_header
 from pagequeue.page.page import Page, map_file, writable_index
 from pagequeue.system.directory import Directory

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from pagequeue import CodecMismatch, CorruptMeta, DtypeMismatch, InvalidOption, Queue  # fmt: skip
-from pagequeue.meta.all_and_read_meta import AllMeta
+from pagequeue.meta.all_meta import AllMeta
 from pagequeue.schema import dtype_json  # fmt: skip
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from pagequeue import (
     verify_queue,
 )  # fmt: skip
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import AllMeta
+from pagequeue.meta.all_meta import AllMeta
 from pagequeue.schema import codec  # fmt: skip
 from pagequeue.schema.schema import Schema
 from pagequeue.send.producer import Producer

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pagequeue import _core
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
 
 METAS = ["queue-allMeta", "queue-readMeta", "queue-writeMeta"]
 LIMITED = """

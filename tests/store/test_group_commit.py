@@ -15,7 +15,7 @@ from support import SMALL, SOON, end, flush_and_hang, ready, start, until
 
 from pagequeue import FlushTimeout, Queue, SyncFailed, _core
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.store.flush import WAIT_NS
 
 if TYPE_CHECKING:

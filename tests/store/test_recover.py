@@ -19,7 +19,7 @@ from plugin import (
 )
 
 from pagequeue import Retention, errors, repair_queue, salvage_queue, verify_queue
-from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.store.power_loss_recovery import Recovery
 from pagequeue.util.text import counted
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin import MESSAGES, Disk, check_recovered
 
-from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.store.power_loss_recovery import Recovery
 from pagequeue.system.directory import Directory

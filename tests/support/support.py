@@ -24,7 +24,7 @@ import portalocker
 
 from pagequeue import Overtaken, PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.send.producer import Producer
 from stress.tampering import overwrite
 

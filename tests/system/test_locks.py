@@ -18,7 +18,7 @@ from support import SMALL, payloads
 
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.system.file_lock import FileLock
 from stress.tampering import overwrite
 

@@ -20,7 +20,7 @@ from support import SMALL, finish, payloads, ready
 
 from pagequeue import Queue, _core, errors, repair_queue
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.system import namespaces
 from pagequeue.system.atomic_file import whole_file

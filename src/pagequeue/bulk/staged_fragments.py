@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from pagequeue._core import Descriptor
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.header import PageHeader
     from pagequeue.system.directory import Directory
 

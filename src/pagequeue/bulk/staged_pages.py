@@ -26,7 +26,7 @@ from pagequeue.bulk.staged_fragments import (
     write_start,
 )
 from pagequeue.columns.inputs import COLUMNS
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.page import WritablePage
     from pagequeue.util.worker import Background
 

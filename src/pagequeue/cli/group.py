@@ -1,6 +1,6 @@
 """`pagequeue group`: the groups of a queue, their messages, and their dead letters.
 
-`claim` acknowledges a message when the reader of stdout has it (outlet.py), or when the command
+`claim` acknowledges a message when the reader of stdout has it (stdout.py), or when the command
 that it was given to has ended with 0. All other messages return to the group when it ends.
 """
 
@@ -18,8 +18,8 @@ from pagequeue import DeadLetter, LeaseLost, NothingReceived
 from pagequeue.cli import options, values
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.lazy import InOrder
-from pagequeue.cli.outlet import Outlet
 from pagequeue.cli.receive import POLL_SECONDS, printable
+from pagequeue.cli.stdout import Outlet
 from pagequeue.cli.tables import print_table, shortened
 from pagequeue.util.text import grouped, without_controls
 from pagequeue.util.timestamps import iso_time

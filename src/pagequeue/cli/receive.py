@@ -1,7 +1,7 @@
 """`pagequeue receive`: a queue's messages to stdout.
 
 It opens the queue read-only, except for a named consumer, whose position the queue stores. Then a
-message is acknowledged after its delivery, which outlet.py defines.
+message is acknowledged after its delivery, which stdout.py defines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import click
 
 from pagequeue.cli import framing, options, values
-from pagequeue.cli.outlet import STEP_COUNT, Outlet
+from pagequeue.cli.stdout import STEP_COUNT, Outlet
 from pagequeue.export.text import json_lines
 from pagequeue.util.console import are_colours_allowed
 from pagequeue.util.text import without_controls

@@ -14,8 +14,8 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.group.async_claim import Found, claimed, seconds_until
 from pagequeue.group.dead_letters import DeadLetters, reason_of
-from pagequeue.meta.all_and_read_meta import lost_meta
 from pagequeue.meta.group_table import GroupTable
+from pagequeue.meta.meta_file import lost_meta
 from pagequeue.page.compressed_page import BlockInflater
 from pagequeue.page.header import REMEDY
 from pagequeue.page.large_message import large_message

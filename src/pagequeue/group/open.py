@@ -8,8 +8,8 @@ from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.group.dead_letters import DeadLetters
 from pagequeue.group.group import Group
-from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.group_table import GroupTable, Snapshot, make_group_file, recreate
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.store.options import check_consumer_name, check_expired, check_group
 from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.namespaces import CLOCK_OFFSETS

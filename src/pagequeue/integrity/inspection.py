@@ -17,16 +17,12 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.format import group_bytes
 from pagequeue.integrity.problem import Problem, problem_of
-from pagequeue.meta.all_and_read_meta import (
-    AllMeta,
-    ReadMeta,
-    field_of,
-    read_all_meta,
-    stored_queue_ids,
-)
+from pagequeue.meta.all_meta import AllMeta, read_all_meta
 from pagequeue.meta.cursor import CursorMeta, readable_cursors
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.meta.last_stored import read_stored, sequences_stored
+from pagequeue.meta.meta_file import field_of, stored_queue_ids
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import PageHeader, first_bytes, inflated_bytes, parse_header, read_header

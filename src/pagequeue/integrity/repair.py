@@ -24,9 +24,10 @@ from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.repair_page import PageRepair
 from pagequeue.integrity.rewrite_unsynced import rewrite_undurable
 from pagequeue.integrity.verify import verify
-from pagequeue.meta.all_and_read_meta import ReadMeta, read_all_meta, write_all_meta
+from pagequeue.meta.all_meta import read_all_meta, write_all_meta
 from pagequeue.meta.cursor import cursor_files
 from pagequeue.meta.ledger import damaged
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.compressed_page import map_page
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from pagequeue.integrity.inspection import Inspection
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.schema.schema import Schema
     from pagequeue.util.literals import CodecName, Trusted
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pagequeue.integrity.inspection import Inspection
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
 
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import sync_state
+from pagequeue.meta.meta_file import sync_state
 from pagequeue.page.compressed_format import inflated, is_compressed
 from pagequeue.page.fragments import fragment_damage
 from pagequeue.page.header import PageHeader, decode_header

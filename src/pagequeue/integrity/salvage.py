@@ -41,7 +41,7 @@ from pagequeue.util.closing import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.large_message import FragmentPage
     from pagequeue.util.literals import Trusted
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.integrity.inspection import Inspection
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.valid_runs import ValidRun
     from pagequeue.system.directory import Directory
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.integrity.problem import Problem
-from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.cursor import cursor_files
+from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.page import (
     BAD,
@@ -29,7 +29,7 @@ from pagequeue.page.page import (
 
 if TYPE_CHECKING:
     from pagequeue.integrity.inspection import Inspection
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
 
 LAST_TIMESTAMP = field_of(fmt.WRITE_META, "last_timestamp")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.columns.inputs import bytes_of
-from pagequeue.meta.all_and_read_meta import read_all_meta
+from pagequeue.meta.all_meta import read_all_meta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.queue.queue import Queue
 from pagequeue.receive.replay import Replay

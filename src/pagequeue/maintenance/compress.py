@@ -32,7 +32,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.page import zstd
 from pagequeue.page.compressed_format import (
     BLOCKS_AT,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from pagequeue.page.page import Scan
     from pagequeue.store.store import Store
-    from pagequeue.system.replaced import Identity
+    from pagequeue.system.replaced_file import Identity
 
 log: logging.Logger = logging.getLogger("pagequeue")
 MAKER: Final = ".tmp-zip"

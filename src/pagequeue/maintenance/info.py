@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.consumers import ConsumerInfo, consumers
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.page.fragments import content_end
 from pagequeue.store.store import SealedPage
 from pagequeue.util.timestamps import to_datetime

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance import trim_plan
-from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import CursorMeta
+from pagequeue.meta.read_meta import ReadMeta
 
 if TYPE_CHECKING:
     from pagequeue.maintenance.size_limit import SizeLimit
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
-    from pagequeue.system.replaced import Identity
+    from pagequeue.system.replaced_file import Identity
 
 
 class Found(Enum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import ReadMeta, write_all_meta
+from pagequeue.meta.all_meta import write_all_meta
 from pagequeue.meta.manifest import (
     REMEDY,
     Manifest,
@@ -18,6 +18,7 @@ from pagequeue.meta.manifest import (
     read_manifest,
     write_manifest,
 )
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.listing import page_numbers
 from pagequeue.store.creation import refuse_confusion
@@ -29,7 +30,7 @@ from pagequeue.util.closing import Closing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.store.store import Store
 
 TEMPORARY: Final = ".tmp-ship"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import ReadMeta
+from pagequeue.meta.read_meta import ReadMeta
 
 if TYPE_CHECKING:
     from pagequeue.store.store import Store

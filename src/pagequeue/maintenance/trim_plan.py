@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.consumers import is_idle
-from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import cursor_names, readable_cursors
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.page.header import read_header
 from pagequeue.page.page import missing_page
 from pagequeue.util.timestamps import MICROSECOND

@@ -28,9 +28,10 @@ from pagequeue.maintenance.ring_trim import RingTrimmer
 from pagequeue.maintenance.room import RoomMaker
 from pagequeue.maintenance.size_limit import SizeLimit
 from pagequeue.maintenance.trim_plan import Place, TrimPlan, TrimPlanner, first_of, retained_header
-from pagequeue.meta.all_and_read_meta import ReadMeta, sync_state
 from pagequeue.meta.cursor import sync_cursor
 from pagequeue.meta.last_stored import forget_stored, sequences_stored, write_stored
+from pagequeue.meta.meta_file import sync_state
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.page.header import parse_header
 from pagequeue.page.listing import retired
 from pagequeue.page.page import map_plain

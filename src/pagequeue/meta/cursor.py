@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import (
-    check_shared,
-    field_of,
-    make_shared,
-    map_shared,
-    sync_state,
-)
+from pagequeue.meta.meta_file import check_shared, field_of, make_shared, map_shared, sync_state
 from pagequeue.system.file_lock import FileLock
 from pagequeue.system.os_errors import raise_typed
 

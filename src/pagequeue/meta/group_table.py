@@ -20,8 +20,8 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import check_shared, field_of, identity_record, map_shared
 from pagequeue.meta.cursor import REMEDY, readable_cursors
+from pagequeue.meta.meta_file import check_shared, field_of, identity_record, map_shared
 from pagequeue.meta.write_meta import check_lock_abi, lock_key_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.meta.write_meta import Tail
 
 if TYPE_CHECKING:
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
 
 VERSION: Final = 1

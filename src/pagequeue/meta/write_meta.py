@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import (
-    MappedMeta,
-    check_shared,
-    field_of,
-    make_shared,
-    map_shared,
-)
+from pagequeue.meta.meta_file import MappedMeta, check_shared, field_of, make_shared, map_shared
 from pagequeue.system.namespaces import NAMESPACE_BYTES, UNKNOWN_NAMESPACE, pid_namespace
 from pagequeue.system.os_errors import refuse_without_resource
 

@@ -17,8 +17,8 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.retention import Retention
-from pagequeue.meta.all_and_read_meta import field_of, lost_meta
 from pagequeue.meta.group_table import GroupTable
+from pagequeue.meta.meta_file import field_of, lost_meta
 from pagequeue.multiprocessing.large_objects import KIND, NAME, LargeObjects
 from pagequeue.queue.queue import Queue, internals
 from pagequeue.send.producer import Producer

@@ -25,7 +25,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.page import search
 from pagequeue.page.compressed_format import (
     BLOCKS_AT,
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
-    from pagequeue.system.replaced import Identity
+    from pagequeue.system.replaced_file import Identity
 
     Wrong = Callable[[errors.DamageError], object]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.system.os_errors import raise_typed
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of, size_now
+from pagequeue.meta.meta_file import field_of, size_now
 from pagequeue.page import search
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.header import REMEDY, bad_header, decode_header, first_bytes
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.header import PageHeader
     from pagequeue.system.directory import Directory
-    from pagequeue.system.replaced import Identity
+    from pagequeue.system.replaced_file import Identity
 
 log: logging.Logger = logging.getLogger("pagequeue")
 FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")

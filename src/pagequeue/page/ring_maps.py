@@ -23,9 +23,9 @@ from pagequeue.page.page import Page, lost_page, map_plain
 
 if TYPE_CHECKING:
     from pagequeue import _core
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
-    from pagequeue.system.replaced import Identity
+    from pagequeue.system.replaced_file import Identity
 
 
 KEPT_PAGES_MAX: Final = 128

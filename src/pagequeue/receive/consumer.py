@@ -14,7 +14,7 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue._core import Message
 from pagequeue.columns.batch import Batch
-from pagequeue.meta.all_and_read_meta import lost_meta
+from pagequeue.meta.meta_file import lost_meta
 from pagequeue.page.compressed_page import BlockInflater
 from pagequeue.page.header import REMEDY
 from pagequeue.page.large_message import large_message

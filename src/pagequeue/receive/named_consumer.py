@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import Cursor, CursorMeta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.receive.consumer import Consumer
 from pagequeue.store.options import check_consumer_name
 from pagequeue.util.arguments import shown, whole

@@ -26,7 +26,7 @@ from pagequeue.columns.inputs import (
     items_of,
     times_of,
 )
-from pagequeue.meta.all_and_read_meta import field_of, lost_meta
+from pagequeue.meta.meta_file import field_of, lost_meta
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.page import FIRST_SEQUENCE_AT, lost_page
 from pagequeue.send import async_send

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import read_all_meta
+from pagequeue.meta.all_meta import read_all_meta
 from pagequeue.queue.queue import Queue, internals
 from pagequeue.system.directory import Directory
 from pagequeue.system.trust import trusted

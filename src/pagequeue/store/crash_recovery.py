@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
+from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import REMEDY, PageHeader
 from pagequeue.page.page import (
@@ -30,7 +30,7 @@ from pagequeue.util import text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.meta.write_meta import WriteMeta
     from pagequeue.system.directory import Directory
 

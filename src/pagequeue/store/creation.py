@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import RING, AllMeta, ReadMeta, read_all_meta, write_all_meta
+from pagequeue.meta.all_meta import RING, AllMeta, read_all_meta, write_all_meta
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.listing import page_numbers
 from pagequeue.system.os_errors import raise_typed

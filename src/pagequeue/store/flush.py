@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue._core import Descriptor
-    from pagequeue.meta.all_and_read_meta import ReadMeta
+    from pagequeue.meta.read_meta import ReadMeta
     from pagequeue.meta.write_meta import Tail, WriteMeta
     from pagequeue.system.directory import Directory
     from pagequeue.system.file_lock import FileLock

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta, read_all_meta
+from pagequeue.meta.all_meta import AllMeta, read_all_meta
 from pagequeue.meta.manifest import manifest_name, read_manifest
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta, check_boot_id
 from pagequeue.page.header import REMEDY, read_header
 from pagequeue.page.listing import page_numbers

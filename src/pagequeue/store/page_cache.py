@@ -20,7 +20,8 @@ from pagequeue import format as fmt
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta
+    from pagequeue.meta.all_meta import AllMeta
+    from pagequeue.meta.read_meta import ReadMeta
     from pagequeue.page.page import Page
     from pagequeue.system.directory import Directory
     from pagequeue.util.worker import Background

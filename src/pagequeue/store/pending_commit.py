@@ -31,7 +31,7 @@ from pagequeue.page.page import BAD, REASONS, Scan, map_plain
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.meta.write_meta import WriteMeta
     from pagequeue.system.directory import Directory
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import ReadMeta
 from pagequeue.meta.cursor import consumers_in, lower_cursors
 from pagequeue.meta.group_table import recover_groups
 from pagequeue.meta.ledger import lower_entries
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.compressed_format import HEAD_REASON, is_compressed
 from pagequeue.page.compressed_page import map_page
@@ -49,7 +49,7 @@ from pagequeue.util.text import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
 
 log: logging.Logger = logging.getLogger("pagequeue")

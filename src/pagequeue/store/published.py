@@ -14,7 +14,7 @@ from pagequeue import format as fmt
 from pagequeue.page.page import Scan, continues, map_with_header
 
 if TYPE_CHECKING:
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.meta.write_meta import Tail
     from pagequeue.system.directory import Directory
 

@@ -20,7 +20,7 @@ from pagequeue.page.page import scan_region
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
 
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_and_read_meta import field_of
 from pagequeue.meta.ledger import publishing_name
+from pagequeue.meta.meta_file import field_of
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.header import PageHeader, decode_header, first_bytes, parse_header
 from pagequeue.page.page import (
@@ -38,7 +38,7 @@ from pagequeue.store.pending_commit import resolve_pending
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.meta.write_meta import WriteMeta
     from pagequeue.store.pending_commit import CommitPages
     from pagequeue.system.directory import Directory

@@ -36,7 +36,8 @@ from pagequeue.wait.shared_jobs import SharedJobs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.meta.all_and_read_meta import AllMeta, ReadMeta
+    from pagequeue.meta.all_meta import AllMeta
+    from pagequeue.meta.read_meta import ReadMeta
     from pagequeue.meta.write_meta import Tail, WriteMeta
     from pagequeue.page.header import PageHeader
     from pagequeue.page.page import Page

@@ -21,7 +21,7 @@ from pagequeue import _core, errors
 from pagequeue.system.descriptors import opened, used
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.page_lock import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
-from pagequeue.system.replaced import FileIdentityGuard, Identity, Stoppable
+from pagequeue.system.replaced_file import FileIdentityGuard, Identity, Stoppable
 from pagequeue.system.trust import NOTHING, ROOT, check_directory, check_file, check_removable
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@
  * than a slice, nor than until a lease ends or a delay is over.
  */
 #include "python/group_handle.h"
-#include "python/idle.h"
+#include "python/idle_strategy.h"
 
 #define SLICE_NS 50000000 /* longest sleep: owners of claims are checked as often */
 #define BACKOFF_NS 1000000

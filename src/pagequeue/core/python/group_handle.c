@@ -6,7 +6,7 @@
  * claimed frame is read from a page: messages are copied out afterwards (python/group_deliver.c).
  */
 #include "python/group_handle.h"
-#include "python/idle.h"
+#include "python/idle_strategy.h"
 #include "python/locked_call.h"
 
 #define HELD_TRIES 4

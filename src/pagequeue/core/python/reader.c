@@ -8,7 +8,7 @@
  * whenever it finds an empty slot or a wrong frame; never after a valid frame, which proves
  * itself.
  */
-#include "python/idle.h"
+#include "python/idle_strategy.h"
 #include "python/reader.h"
 
 #define SLICE_NS 100000000 /* longest sleep: covers a publisher that died before it woke anyone */

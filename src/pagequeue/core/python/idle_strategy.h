@@ -1,6 +1,6 @@
-/* python/idle.c: the idle strategy of readers and groups. */
-#ifndef PAGEQUEUE_IDLE_H
-#define PAGEQUEUE_IDLE_H
+/* python/idle_strategy.c: the idle strategy of readers and groups. */
+#ifndef PAGEQUEUE_IDLE_STRATEGY_H
+#define PAGEQUEUE_IDLE_STRATEGY_H
 
 #include "python/module.h"
 

@@ -2,7 +2,7 @@
  * as long as lately paid off (5 to 100 us), then sleep on the doorbell in slices, whose length the
  * handle decides.
  */
-#include "python/idle.h"
+#include "python/idle_strategy.h"
 
 #define HELD_POLLS 32
 #define PAUSES_A_ROUND 4 /* between two readings of the clock */
