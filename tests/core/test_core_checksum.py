@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import random
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,6 +172,61 @@ def test_frame_checksum_covers_queue_payload_timestamp_sequence_and_word(form: s
     ]
     assert right not in others
     assert len(set(others)) == len(others)
+
+
+PAYLOADS = [*range(600), *range(600, 8000, 61)]
+"""Each step of the fast forms: vectors, three long streams, three short ones, words, bytes."""
+
+
+@pytest.fixture(scope="module")
+def headers() -> dict[int, bytes]:
+    """The beginnings of frames with so many bytes of `FRAMED`, their checksums by a table."""
+    table = [slow_crc32c(bytes([value])) for value in range(256)]
+    steps = [entry ^ table[0] for entry in table]
+    made, state, done = {}, 0xFFFFFFFF, 0
+    for length in PAYLOADS:
+        for byte in (ID + FRAMED)[done : 16 + length]:
+            state = steps[(state ^ byte) & 255] ^ (state >> 8)
+        done = 16 + length
+        word, whole = 16 + length, state
+        for byte in struct.pack("<qQI", -5, length, word):
+            whole = steps[(whole ^ byte) & 255] ^ (whole >> 8)
+        made[length] = struct.pack("<IIq", word, whole ^ 0xFFFFFFFF, -5)
+    assert made[77][4:8] == (
+        slow_crc32c(ID + FRAMED[:77] + struct.pack("<qQI", -5, 77, 93)).to_bytes(4, "little")
+    )
+    return made
+
+
+FRAMED = random.Random(3722).randbytes(8000)
+
+
+def test_frame_of_every_length_validates_where_its_checksum_is_the_plain_form_s(
+    form: str, headers: dict[int, bytes]
+) -> None:
+    """I2: whatever form a producer's CPU had, every other one reads its frames."""
+    page = _core.Region(-1, 8192, True)
+    page.queue_id = ID
+    page.write(64 + 16, FRAMED)
+    found = []
+    for length, header in headers.items():
+        page.write(64, header)
+        found.append((length, _core.peek(page, 64, length)[0]))
+    assert found == [(length, _core.READ_FRAME) for length in PAYLOADS], form
+
+
+def test_frame_with_one_wrong_bit_never_validates(form: str, headers: dict[int, bytes]) -> None:
+    """I2: in each step of a form, at both ends of the payload and in its middle."""
+    page = _core.Region(-1, 8192, True)
+    page.queue_id = ID
+    page.write(64 + 16, FRAMED)
+    for length in PAYLOADS[1::7]:
+        page.write(64, headers[length])
+        for at in {0, length // 2, length - 1}:
+            page.write(80 + at, bytes([FRAMED[at] ^ 1 << length % 8]))
+            assert _core.peek(page, 64, length)[0] == _core.READ_BAD_CHECKSUM, (form, length, at)
+            page.write(80 + at, FRAMED[at : at + 1])
+    assert page.read(80, 8000) == FRAMED
 
 
 def test_only_contiguous_bytes_are_summed() -> None:

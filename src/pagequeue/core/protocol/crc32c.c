@@ -178,8 +178,9 @@ INLINED uint64_t pass_u64(uint8_t *to, const uint8_t *data, size_t at) {
     return value;
 }
 
-HARDWARE INLINED uint32_t chain(uint32_t crc, uint8_t *to, const uint8_t *data, size_t bytes) {
-    size_t at = 0;
+/* One stream, from a place to the end. */
+HARDWARE INLINED uint32_t chain(uint32_t crc, uint8_t *to, const uint8_t *data, size_t at,
+                                size_t bytes) {
     for (; at + 8 <= bytes; at += 8) {
         crc = CRC_U64(crc, pass_u64(to, data, at));
     }
@@ -203,14 +204,15 @@ HARDWARE INLINED uint32_t chain(uint32_t crc, uint8_t *to, const uint8_t *data, 
     return crc;
 }
 
-/* Three streams of so many bytes each, a multiple of eight: the CRCs of the second and the third
- * begin with 0. */
-HARDWARE INLINED void three(uint32_t crcs[3], uint8_t *to, const uint8_t *data, size_t bytes) {
+/* Three streams from a place on, of so many bytes each, a multiple of eight: the CRCs of the second
+ * and the third begin with 0. */
+HARDWARE INLINED void three(uint32_t crcs[3], uint8_t *to, const uint8_t *data, size_t at,
+                            size_t bytes) {
     uint32_t a = crcs[0], b = 0, c = 0;
     for (size_t i = 0; i < bytes; i += 8) {
-        a = CRC_U64(a, pass_u64(to, data, i));
-        b = CRC_U64(b, pass_u64(to, data, bytes + i));
-        c = CRC_U64(c, pass_u64(to, data, 2 * bytes + i));
+        a = CRC_U64(a, pass_u64(to, data, at + i));
+        b = CRC_U64(b, pass_u64(to, data, at + bytes + i));
+        c = CRC_U64(c, pass_u64(to, data, at + 2 * bytes + i));
     }
     crcs[0] = a;
     crcs[1] = b;
@@ -222,14 +224,14 @@ HARDWARE INLINED uint32_t instruction(uint32_t crc, uint8_t *to, const uint8_t *
     uint32_t crcs[3] = {crc};
     size_t at = 0;
     for (; bytes - at >= 3 * LONG_BYTES; at += 3 * LONG_BYTES) {
-        three(crcs, to == NULL ? NULL : to + at, data + at, LONG_BYTES);
+        three(crcs, to, data, at, LONG_BYTES);
         crcs[0] = shifted(long_two, crcs[0]) ^ shifted(long_one, crcs[1]) ^ crcs[2];
     }
     for (; bytes - at >= 3 * SHORT_BYTES; at += 3 * SHORT_BYTES) {
-        three(crcs, to == NULL ? NULL : to + at, data + at, SHORT_BYTES);
+        three(crcs, to, data, at, SHORT_BYTES);
         crcs[0] = shifted(short_two, crcs[0]) ^ shifted(short_one, crcs[1]) ^ crcs[2];
     }
-    return chain(crcs[0], to == NULL ? NULL : to + at, data + at, bytes - at);
+    return chain(crcs[0], to, data, at, bytes);
 }
 
 HARDWARE static uint32_t update_hardware(uint32_t crc, const uint8_t *data, size_t bytes) {
@@ -248,13 +250,13 @@ MULTIPLYING INLINED uint32_t streams(uint32_t crc, uint8_t *to, const uint8_t *d
     while (bytes - at >= MULTIPLIED_BYTES_MIN) {
         size_t words = (bytes - at) / 24;
         words = words < MULTIPLIED_WORDS_MAX ? words : MULTIPLIED_WORDS_MAX;
-        three(crcs, to == NULL ? NULL : to + at, data + at, 8 * words);
+        three(crcs, to, data, at, 8 * words);
         uint64_t before = multiplied(crcs[0], powers[2 * words]) ^
                           multiplied(crcs[1], powers[words]);
         crcs[0] = CRC_U64(0, before) ^ crcs[2];
         at += 24 * words;
     }
-    return chain(crcs[0], to == NULL ? NULL : to + at, data + at, bytes - at);
+    return chain(crcs[0], to, data, at, bytes);
 }
 
 MULTIPLYING static uint32_t update_streams(uint32_t crc, const uint8_t *data, size_t bytes) {
@@ -277,10 +279,10 @@ HARDWARE INLINED void four(uint32_t crcs[4], uint32_t crc, const uint8_t *one, c
         c = CRC_U64(c, read_u64(three + at));
         d = CRC_U64(d, read_u64(four + at));
     }
-    crcs[0] = chain(a, NULL, one + at, bytes - at);
-    crcs[1] = chain(b, NULL, two + at, bytes - at);
-    crcs[2] = chain(c, NULL, three + at, bytes - at);
-    crcs[3] = chain(d, NULL, four + at, bytes - at);
+    crcs[0] = chain(a, NULL, one, at, bytes);
+    crcs[1] = chain(b, NULL, two, at, bytes);
+    crcs[2] = chain(c, NULL, three, at, bytes);
+    crcs[3] = chain(d, NULL, four, at, bytes);
 }
 
 HARDWARE static void lanes_hardware(uint32_t *crcs, uint32_t crc, const uint8_t *const *pieces,

@@ -1,11 +1,11 @@
 /* The body of folding, included once for each size of vectors by crc32c_folding.c, which defines
  * what is in capitals. */
 
-ISA INLINED VECTOR NAME(pass)(uint8_t *to, const uint8_t *data) {
-    VECTOR value = LOAD(data);
+ISA INLINED VECTOR NAME(pass)(uint8_t *to, const uint8_t *data, size_t at) {
+    VECTOR value = LOAD(data + at);
     if (to != NULL) {
         __asm__("" : "+x"(value)); /* loaded once: stored as it was summed */
-        STORE(to, value);
+        STORE(to + at, value);
     }
     return value;
 }
@@ -14,14 +14,12 @@ ISA INLINED VECTOR NAME(folded)(VECTOR value, VECTOR factors, VECTOR next) {
     return XOR(XOR(MULTIPLY(value, factors, 0x00), MULTIPLY(value, factors, 0x11)), next);
 }
 
-#define AT(vectors) (to == NULL ? NULL : to + (vectors) * sizeof(VECTOR)), \
-    data + (vectors) * sizeof(VECTOR)
+#define PASS(vectors) NAME(pass)(to, data, (vectors) * sizeof(VECTOR))
 
 /* At least four vectors. */
 ISA INLINED uint32_t NAME(fold)(uint32_t crc, uint8_t *to, const uint8_t *data, size_t bytes) {
     VECTOR one = SPREAD(NAME(one)), four = SPREAD(NAME(four));
-    VECTOR a = XOR(NAME(pass)(AT(0)), FIRST(crc)), b = NAME(pass)(AT(1));
-    VECTOR c = NAME(pass)(AT(2)), d = NAME(pass)(AT(3));
+    VECTOR a = XOR(PASS(0), FIRST(crc)), b = PASS(1), c = PASS(2), d = PASS(3);
     size_t step = 4 * sizeof(VECTOR);
     for (;;) {
         data += step;
@@ -30,16 +28,16 @@ ISA INLINED uint32_t NAME(fold)(uint32_t crc, uint8_t *to, const uint8_t *data, 
         if (bytes < step) {
             break;
         }
-        a = NAME(folded)(a, four, NAME(pass)(AT(0)));
-        b = NAME(folded)(b, four, NAME(pass)(AT(1)));
-        c = NAME(folded)(c, four, NAME(pass)(AT(2)));
-        d = NAME(folded)(d, four, NAME(pass)(AT(3)));
+        a = NAME(folded)(a, four, PASS(0));
+        b = NAME(folded)(b, four, PASS(1));
+        c = NAME(folded)(c, four, PASS(2));
+        d = NAME(folded)(d, four, PASS(3));
     }
     b = NAME(folded)(a, one, b);
     c = NAME(folded)(b, one, c);
     d = NAME(folded)(c, one, d);
     while (bytes >= sizeof(VECTOR)) {
-        d = NAME(folded)(d, one, NAME(pass)(AT(0)));
+        d = NAME(folded)(d, one, PASS(0));
         data += sizeof(VECTOR);
         to = to == NULL ? NULL : to + sizeof(VECTOR);
         bytes -= sizeof(VECTOR);
@@ -76,4 +74,4 @@ ISA static uint32_t NAME(frame)(uint32_t queue_state, const uint8_t *payload, si
 #undef MULTIPLY
 #undef SPREAD
 #undef FIRST
-#undef AT
+#undef PASS
