@@ -532,45 +532,50 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static int add_constants(PyObject *module) {
-#define ADD_EVENT(name) \
-    if (PyModule_AddIntConstant(module, "EVENT_" #name, EVENT_##name) < 0) return -1;
-    PQ_EVENTS(ADD_EVENT)
-#undef ADD_EVENT
-#define ADD(prefix, name) \
-    if (PyModule_AddIntConstant(module, #name, prefix##name) < 0) return -1;
-    ADD(PQ_, READ_FRAME)
-    ADD(PQ_, READ_NOTHING)
-    ADD(PQ_, READ_END)
-    ADD(PQ_, READ_BAD_LENGTH)
-    ADD(PQ_, READ_BAD_CHECKSUM)
-    ADD(PQ_, READ_BAD_TIME)
-    ADD(PQ_, APPEND_DONE)
-    ADD(PQ_, APPEND_MOVED)
-    ADD(PQ_, APPEND_FULL)
-    ADD(PQ_, APPEND_FAILED)
-    ADD(PQ_, APPEND_DAMAGED)
-    ADD(PQ_, APPEND_LOST)
-    ADD(PQ_, INDEX_NONE)
-    ADD(PQ_, INDEX_WRITE)
-    ADD(PQ_, INDEX_CHECK)
-#undef ADD
-    if (PyModule_AddIntConstant(module, "LOCK_ABI", (long)pq_lock_abi()) < 0 ||
-        PyModule_AddIntConstant(module, "LOCK_NEEDS_FD", pq_lock_needs_fd()) < 0 ||
-        PyModule_AddIntConstant(module, "CRC_BEST", PQ_CRC_BEST) < 0) {
-        return -1;
-    }
-    return 0;
-}
+static const struct {
+    const char *name;
+    long value;
+} constants[] = {
+#define EVENT(name) {"EVENT_" #name, EVENT_##name},
+    PQ_EVENTS(EVENT)
+#undef EVENT
+#define OURS(name) {#name, PQ_##name}
+    OURS(READ_FRAME), OURS(READ_NOTHING), OURS(READ_END), OURS(READ_BAD_LENGTH),
+    OURS(READ_BAD_CHECKSUM), OURS(READ_BAD_TIME), OURS(APPEND_DONE), OURS(APPEND_MOVED),
+    OURS(APPEND_FULL), OURS(APPEND_FAILED), OURS(APPEND_DAMAGED), OURS(APPEND_LOST),
+    OURS(INDEX_NONE), OURS(INDEX_WRITE), OURS(INDEX_CHECK), OURS(CRC_BEST),
+#undef OURS
+};
 
-static int add_type(PyObject *module, const char *name, PyTypeObject **type,
-                    PyTypeObject *(*make)(void)) {
-    *type = make();
-    if (*type == NULL) {
-        return -1;
+static const struct {
+    const char *name;
+    PyTypeObject **type;
+    PyTypeObject *(*make)(void);
+} types[] = {
+    {"Descriptor", &pq_descriptor_type, pq_descriptor_make},
+    {"Region", &pq_region_type, pq_region_make},
+    {"Message", &pq_message_type, pq_message_make},
+    {"Writer", &pq_writer_type, pq_writer_make},
+    {"Reader", &pq_reader_type, pq_reader_make},
+    {"Claims", &pq_claims_type, pq_claims_make},
+    {"Claim", &pq_claim_type, pq_claim_make},
+};
+
+static int add_all(PyObject *module) {
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        PyTypeObject *type = *types[i].type = types[i].make();
+        if (type == NULL || PyModule_AddObjectRef(module, types[i].name, (PyObject *)type) < 0) {
+            return -1;
+        }
     }
-    Py_INCREF((PyObject *)*type);
-    return PyModule_AddObject(module, name, (PyObject *)*type);
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) {
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
+            return -1;
+        }
+    }
+    return PyModule_AddIntConstant(module, "LOCK_ABI", (long)pq_lock_abi()) < 0
+               ? -1
+               : PyModule_AddIntConstant(module, "LOCK_NEEDS_FD", pq_lock_needs_fd());
 }
 
 /* A module without Py_mod_gil: a free-threaded CPython switches the GIL on when it imports this one,
@@ -603,14 +608,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     if (module == NULL) {
         return NULL;
     }
-    if (add_type(module, "Descriptor", &pq_descriptor_type, pq_descriptor_make) < 0 ||
-        add_type(module, "Region", &pq_region_type, pq_region_make) < 0 ||
-        add_type(module, "Message", &pq_message_type, pq_message_make) < 0 ||
-        add_type(module, "Writer", &pq_writer_type, pq_writer_make) < 0 ||
-        add_type(module, "Reader", &pq_reader_type, pq_reader_make) < 0 ||
-        add_type(module, "Claims", &pq_claims_type, pq_claims_make) < 0 ||
-        add_type(module, "Claim", &pq_claim_type, pq_claim_make) < 0 ||
-        add_constants(module) < 0) {
+    if (add_all(module) < 0) {
         Py_DECREF((PyObject *)module);
         return NULL;
     }
