@@ -20,6 +20,17 @@ static inline void index_end(const pq_place *at, uint64_t ordinal) {
     }
 }
 
+static inline int index_has(const pq_place *at, uint64_t count) {
+    return count == 0 || (at->index != NULL && count <= at->index_capacity);
+}
+
+/* Of a record that it has. */
+static inline int64_t index_time(const pq_place *at, uint64_t ordinal) {
+    int64_t timestamp;
+    memcpy(&timestamp, at->index + ordinal * PQ_INDEX_RECORD_BYTES + PQ_INDEX_RECORD_TIMESTAMP, 8);
+    return timestamp;
+}
+
 static inline int index_get(const pq_place *at, uint64_t ordinal, int64_t *timestamp,
                             uint64_t *position) {
     if (at->index == NULL || ordinal >= at->index_capacity) {

@@ -90,17 +90,13 @@ int pq_locate(const pq_place *at, uint64_t count, uint64_t ordinal, uint64_t *po
 #define GUESSES 3
 
 /* Narrow the records among which the first is that is not older than `since`. Where messages came
- * at a steady pace, a guess is near, and saves most cache misses of a binary search. 0 = the index
- * is wrong. */
-static int narrow(const pq_place *at, int64_t since, uint64_t *low, uint64_t *high) {
-    int64_t first, last, timestamp;
-    uint64_t place;
+ * at a steady pace, a guess is near, and saves most cache misses of a binary search. The index has
+ * them all. */
+static void narrow(const pq_place *at, int64_t since, uint64_t *low, uint64_t *high) {
     if (*high - *low <= NEAR_RECORDS) {
-        return 1;
+        return;
     }
-    if (!index_get(at, *low, &first, &place) || !index_get(at, *high - 1, &last, &place)) {
-        return 0;
-    }
+    int64_t first = index_time(at, *low), last = index_time(at, *high - 1);
     for (int i = 0; i < GUESSES && since > first && since <= last; i++) {
         uint64_t span = *high - *low;
         if (span <= 2 * NEAR_RECORDS) {
@@ -109,12 +105,9 @@ static int narrow(const pq_place *at, int64_t since, uint64_t *low, uint64_t *hi
         /* Subtracted first: of times that are near, a double of each may be the same. */
         double share = (double)((uint64_t)since - (uint64_t)first) /
                        (double)((uint64_t)last - (uint64_t)first);
-        uint64_t guess = *low + (uint64_t)(share * (double)(span - 1));
-        guess = guess < *low ? *low : guess >= *high ? *high - 1 : guess;
-        if (!index_get(at, guess, &timestamp, &place)) {
-            return 0;
-        }
+        uint64_t guess = *low + (uint64_t)(share * (double)(span - 1)); /* share is at most 1 */
         for (int side = 0; side < 2; side++) { /* the guess, then a place on its other side */
+            int64_t timestamp = index_time(at, guess);
             if (timestamp < since) {
                 *low = guess + 1;
                 first = timestamp;
@@ -124,33 +117,26 @@ static int narrow(const pq_place *at, int64_t since, uint64_t *low, uint64_t *hi
                 last = timestamp;
                 guess = guess - *low > NEAR_RECORDS ? guess - NEAR_RECORDS : *high;
             }
-            if (guess >= *high || guess < *low) {
+            if (guess >= *high) {
                 break;
-            }
-            if (side == 0 && !index_get(at, guess, &timestamp, &place)) {
-                return 0;
             }
         }
     }
-    return 1;
 }
 
 /* The first frame of the page that is not older than `since`, proved by its own checksum and by
  * the frame before it. `count` when all are older. 0 = the index is wrong. */
 int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal,
             uint64_t *position) {
-    int64_t timestamp;
     uint64_t low = 0, high = count, place;
     pq_frame frame;
-    if (count > at->index_capacity || !narrow(at, since, &low, &high)) {
+    if (!index_has(at, count)) {
         return 0;
     }
+    narrow(at, since, &low, &high);
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
-        if (!index_get(at, middle, &timestamp, &place)) {
-            return 0;
-        }
-        if (timestamp < since) {
+        if (index_time(at, middle) < since) {
             low = middle + 1;
         } else {
             high = middle;
@@ -178,9 +164,11 @@ int pq_find(const pq_place *at, uint64_t count, int64_t since, uint64_t *ordinal
 static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
     uint64_t position;
     pq_frame frame;
-    return index_get(at, ordinal, timestamp, &position) &&
-           pq_check_at(at, position, at->first_sequence + ordinal, &frame) == PQ_READ_FRAME &&
-           frame.timestamp == *timestamp;
+    if (!prove(at, ordinal, &frame, &position)) {
+        return 0;
+    }
+    *timestamp = frame.timestamp;
+    return 1;
 }
 
 /* For each of some timestamps in ascending order: how many of the page's frames are not later.
@@ -188,7 +176,7 @@ static int is_proved(const pq_place *at, uint64_t ordinal, int64_t *timestamp) {
  * frame is checked for more than two of them. 0 = the index is wrong. */
 int pq_find_many(const pq_place *at, uint64_t count, const int64_t *timestamps,
                  size_t timestamp_count, int64_t *ordinals) {
-    if (count > at->index_capacity) {
+    if (!index_has(at, count)) {
         return 0;
     }
     uint64_t known = 0; /* frames that are not later than the timestamp before this one */
@@ -196,14 +184,11 @@ int pq_find_many(const pq_place *at, uint64_t count, const int64_t *timestamps,
     int has_all = 0;
     for (size_t i = 0; i < timestamp_count; i++) {
         if (!has_all && (i == 0 || timestamps[i] >= later)) {
-            uint64_t low = known, high = count, place;
+            uint64_t low = known, high = count;
             int64_t timestamp;
             while (low < high) {
                 uint64_t middle = low + (high - low) / 2;
-                if (!index_get(at, middle, &timestamp, &place)) {
-                    return 0;
-                }
-                if (timestamp <= timestamps[i]) {
+                if (index_time(at, middle) <= timestamps[i]) {
                     low = middle + 1;
                 } else {
                     high = middle;
@@ -225,7 +210,7 @@ int pq_find_many(const pq_place *at, uint64_t count, const int64_t *timestamps,
  * be such as consecutive frames have, and its first and last one are proved; no other frame is
  * touched. 0 = the index is wrong. */
 int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times) {
-    if (end > at->index_capacity || ordinal > end) {
+    if (!index_has(at, end) || ordinal > end) {
         return 0;
     }
     uint64_t least = PQ_PAGE_HEADER_BYTES + ordinal * PQ_FRAME_BYTES, position;
