@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def child(name: str, *args: object, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """Run a function of `truncated.py` in its own process."""
+def child(
+    name: str, *args: object, before: tuple[str, ...] = (), module: str = "truncated"
+) -> subprocess.Popen[str]:
+    """Run a function of a module of `tests/support` in its own process."""
     code = (
-        f"import json, sys; sys.path.insert(0, {HERE!r}); import truncated; "
-        f"truncated.{name}(*json.loads(sys.argv[1]))"
+        f"import json, sys; sys.path.insert(0, {HERE!r}); import {module}; "
+        f"{module}.{name}(*json.loads(sys.argv[1]))"
     )
     command = [sys.executable, *before, "-W", "error", "-c", code, json.dumps(args, default=str)]
     return subprocess.Popen(
@@ -40,9 +42,11 @@ def ended(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, s
     return process.returncode, out, err
 
 
-def output_of(name: str, *args: object, before: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSON
+def output_of(
+    name: str, *args: object, before: tuple[str, ...] = (), module: str = "truncated"
+) -> Any:  # noqa: ANN401 - JSON
     """Run a function in a process that must end well; return what it printed last."""
-    code, out, err = ended(child(name, *args, before=before))
+    code, out, err = ended(child(name, *args, before=before, module=module))
     if code != 0:  # in whole: an assertion's own words are cut short
         pytest.fail(f"{name} ended with {code}\n{out}\n{err}", pytrace=False)
     return json.loads(out.splitlines()[-1])
@@ -186,6 +190,16 @@ def test_a_signal_that_was_sent_still_kills(tmp_path: Path, handler: str) -> Non
     process.send_signal(signal.SIGBUS)
     code, out, err = ended(process)
     assert code == -signal.SIGBUS, (code, out, err)
+
+
+@pytest.mark.parametrize(("handler", "calls"), [("ignored", 0), ("own", 2)])
+def test_a_signal_that_was_sent_goes_to_the_handler_before(
+    tmp_path: Path, handler: str, calls: int
+) -> None:
+    """A program that ignores or handles `kill -BUS` still does, and faults in maps are ours."""
+    found, outcome = output_of("handle_sent", tmp_path, handler)
+    assert found == [signal.SIGBUS] * calls
+    assert outcome[:3] == ["CorruptPage", TRUNCATED, 0]
 
 
 def test_it_works_after_a_fork(tmp_path: Path) -> None:

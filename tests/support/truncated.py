@@ -267,6 +267,20 @@ def sleep_open(directory: str, handler: str) -> None:
     print_now(f"survived {scene}")
 
 
+def handle_sent(directory: str, handler: str) -> None:
+    """Have the signal sent before and after a fault of ours, with a handler from before."""
+    found: list[int] = []
+    ours = signal.SIG_IGN if handler == "ignored" else lambda number, _: found.append(number)
+    signal.signal(signal.SIGBUS, ours)
+    scene = Scene(directory)
+    consumer = scene.queue.consumer(sequence=10)
+    os.kill(os.getpid(), signal.SIGBUS)
+    scene.cut("page")
+    outcome = result(lambda: consumer.receive(5))
+    os.kill(os.getpid(), signal.SIGBUS)
+    print(json.dumps([found, outcome]))
+
+
 def wrong_of(region: _core.Region) -> list[str]:
     """Return what is wrong with a map of ones whose file was cut after its first OS page."""
     wrong = []

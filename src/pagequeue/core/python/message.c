@@ -24,16 +24,16 @@ int pq_message_prepare(void) {
     if (datetime == NULL) {
         return -1;
     }
-    PyObject *zone = PyObject_GetAttrString(datetime, "timezone");
+    PyObject *zone = PyObject_GetAttrString(datetime, "timezone"), *made = NULL;
     PyObject *utc = zone == NULL ? NULL : PyObject_GetAttrString(zone, "utc");
-    timedelta = PyObject_GetAttrString(datetime, "timedelta");
-    if (utc != NULL && timedelta != NULL) {
-        epoch = PyObject_CallMethod(datetime, "datetime", "iiiiiiiO", 1970, 1, 1, 0, 0, 0, 0, utc);
+    if (utc != NULL && (timedelta = PyObject_GetAttrString(datetime, "timedelta")) != NULL) {
+        made = PyObject_CallMethod(datetime, "datetime", "iiiiiiiO", 1970, 1, 1, 0, 0, 0, 0, utc);
     }
     Py_XDECREF((PyObject *)zone);
     Py_XDECREF((PyObject *)utc);
     Py_DECREF((PyObject *)datetime);
-    return epoch == NULL ? -1 : 0;
+    epoch = made;
+    return made == NULL ? -1 : 0;
 }
 
 static PyObject *make(PyTypeObject *type, PyObject *payload, int64_t timestamp, uint64_t sequence,
