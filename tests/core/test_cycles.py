@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,6 +91,40 @@ def test_cycle_through_a_handle_is_collected(
     del holder
     gc.collect()
     assert there() is None
+
+
+FIELDS = [
+    (_producer, {"Region": 3, "method": 1}),  # write meta, page, index; clock
+    (_consumer, {"Region": 2, "method": 1}),  # write meta, page; decoder
+    (_group, {"Region": 2, "method": 1}),  # write meta, its file; clock
+    (_claim, {"Group": 1, "Message": 1}),
+    (_region, {"method": 2}),  # what it calls when it is lost, what fills it
+    (_descriptor, {"method": 1}),
+]
+
+
+@pytest.mark.parametrize(("make", "kinds"), FIELDS)
+def test_collector_finds_each_field_of_a_handle(
+    tmp_path: Path, make: Callable[[Path, Holder], object], kinds: dict[str, int]
+) -> None:
+    """A field that is not visited would keep its cycle for good; nor may a visit's end be lost.
+
+    `gc.get_referrers` ends a visit at the field that it looks for.
+    """
+    holder = Holder()
+    gc.freeze()  # so that only what is made here is looked at
+    try:
+        holder.held = make(tmp_path / "q", holder)
+        visited = gc.get_referents(holder.held)
+        assert Counter(kinds) <= Counter(type(field).__name__ for field in visited)
+        fields = [field for field in visited if gc.is_tracked(field)]
+        assert type(holder.held) in fields
+        found = [field for field in fields if holder.held in gc.get_referrers(field)]
+        assert len(found) == len(fields)
+    finally:
+        gc.unfreeze()
+        if holder.queue is not None:
+            holder.queue.close()
 
 
 def test_ctrl_c_while_a_group_releases_its_lock_is_raised_and_closing_again_finishes(
