@@ -182,3 +182,30 @@ def test_index_without_so_many_records_finds_nothing() -> None:
     assert _core.times(page, index, 0, 2, 1) is None
     assert _core.times(page, index, 0, 0, 2) is None  # records of nothing
     assert _core.times(page, index, 0, 1, 1) == b""
+
+
+class Fickle(int):
+    """A number of seconds that is negative when it is first asked for, or always an error."""
+
+    asked = 0
+    error: Exception | None = None
+
+    def __float__(self) -> float:
+        if self.error is not None:
+            raise self.error
+        self.asked += 1
+        return -1.0 if self.asked == 1 else 1.0
+
+
+def test_argument_that_is_not_the_same_twice_is_refused(objects: dict[str, Any]) -> None:
+    """The core refuses it, and what words the error finds nothing wrong: an error all the same."""
+    with pytest.raises(TypeError, match="not the same twice"):
+        objects["Reader"].receive(Fickle())
+
+
+def test_error_of_an_argument_itself_is_raised(objects: dict[str, Any]) -> None:
+    """It is not replaced by one that calls the argument wrong."""
+    fickle = Fickle()
+    fickle.error = ZeroDivisionError("its own")
+    with pytest.raises(ZeroDivisionError, match="own"):
+        objects["Claims"].claim(fickle)
