@@ -8,14 +8,16 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from publishing_steps import LARGE_COUNT, PAGE_BYTES, Rows
+from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows
 from support import SMALL, flip, until
 
 from pagequeue import Queue, SyncFailed, SystemLimit, repair_queue
 from pagequeue import format as fmt
 from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.meta.ledger import publishing_name, sending_name
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.send.producer import Producer
+from pagequeue.system.directory import Directory
 from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ class Names:
         self.failures = 0
         self._disk = self._seen = self._now()
         self._removed: set[str] = set()
+        self._contents: dict[int, bytes] = {}
         fsync, unlink = os.fsync, os.unlink
 
         def sync(fd: int) -> None:
@@ -71,6 +74,8 @@ class Names:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         kept = {name: inode for name, inode in self._disk.items() if name not in changed}
         self._disk = kept | {name: now[name] for name in changed if name in now}
+        for name in changed & now.keys():  # that a later rename can replace
+            self._contents[now[name]] = (self.path / name).read_bytes()
 
     def cut(self, target: Path) -> None:
         """Make a directory of the files whose names are on the disk, with all of their bytes."""
@@ -80,7 +85,7 @@ class Names:
             if inode in live:
                 shutil.copy(self.path / live[inode], target / name)
             else:
-                (target / name).write_bytes(b"")
+                (target / name).write_bytes(self._contents.get(inode, b""))
         boot = target / fmt.write_meta_name("queue")
         for position, size in (
             (WriteMeta.LOCK_KEY, WriteMeta.LOCK_KEY_BYTES),
@@ -188,6 +193,39 @@ def test_rolled_back_pages_do_not_reappear(tmp_path: Path, monkeypatch: pytest.M
     assert pages(tmp_path / "cut") == pages(path)
     with Queue(tmp_path / "cut", create=False) as queue:
         assert [message.payload for message in queue.replay()] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("counts", [(LARGE_COUNT, SMALL_COUNT), (SMALL_COUNT, LARGE_COUNT)])
+def test_record_that_a_power_cut_brings_back_forgets_no_later_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, int]
+) -> None:
+    """I19: the sync of the record's new name failed, and the entry has later pieces by then."""
+    path = tmp_path / "q"
+    rename = Directory.rename
+
+    def fails(self: Directory, name: str, to: str) -> None:
+        rename(self, name, to)
+        names.failures = 1
+
+    with Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue:
+        names = Names(path, monkeypatch)
+        with BulkPublisher(queue._store) as ledger:
+            with monkeypatch.context() as patch:
+                patch.setattr(Directory, "rename", fails)
+                ledger.publish("w", 0, Rows("a", counts[0]))
+            assert names.failures == 0, "else no sync has failed"
+            ledger.publish("w", 1, Rows("b", counts[1]))
+            done = [ledger.done("w", piece) for piece in range(2)]
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    there = {entry.name for entry in (tmp_path / "cut").iterdir()}
+    assert there & {publishing_name("queue"), sending_name("queue")}, "the record came back"
+    with (
+        Queue(tmp_path / "cut", create=False) as queue,
+        BulkPublisher(queue._store) as ledger,
+    ):
+        assert queue.tail_sequence == sum(counts)
+        assert [ledger.done("w", piece) for piece in range(2)] == done
 
 
 def test_repair_after_a_recovery_whose_sync_failed_renews_every_name(

@@ -38,6 +38,7 @@ from pagequeue.meta.ledger import (
     are_numbers,
     done_in,
     entry_of,
+    is_entered,
     lock_times,
     nonsense,
     published_name,
@@ -344,8 +345,10 @@ class BulkPublisher:
         record = self._read_sending(name)
         if record is not None:
             try:
-                if self._was_sent(record):
-                    self._enter(name, record["entry"])
+                entry = record["entry"]
+                known = is_entered(self._folder, self._prefix, entry, record["done"])
+                if not known and self._was_sent(record):
+                    self._enter(name, entry)
                 else:
                     self._folder.remove(name)
             except errors.Expired:  # unknown; only its own writer has to know that

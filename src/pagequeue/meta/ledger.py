@@ -182,6 +182,19 @@ def done_in(entry: dict[str, Any] | None, piece: int) -> range | None:
     return range(0) if piece < _begin(entry) else None
 
 
+def is_entered(folder: Directory, prefix: str, entry: str, done: list[Any]) -> bool:
+    """Whether an entry has the last of these pieces: then a record of it is of no use any more.
+
+    A failed sync can have dropped the rename of the record. Then a power cut brings it back, when
+    the entry can list later pieces, which renaming the record would forget.
+    """
+    try:
+        known = read_record(folder, published_name(prefix, entry))
+    except errors.PageQueueError:
+        return False  # it is replaced
+    return done_in(known, done[-1][0]) is not None
+
+
 def _begin(entry: dict[str, Any]) -> int:
     """Return the lowest piece of which an entry tells that it is not completed."""
     if DROPPED in entry:

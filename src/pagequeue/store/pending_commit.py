@@ -17,6 +17,7 @@ from pagequeue.meta.ledger import (
     DROPPED,
     ENTRY,
     are_numbers,
+    is_entered,
     nonsense,
     published_name,
     publishing_name,
@@ -155,7 +156,7 @@ def write_down(folder: Directory, prefix: str, record: Record) -> None:
     Dies before: the next process that finds the record does it. After a power cut without the
     entry's name the record is there again, and the same is done.
     """
-    if record.entry is None:
+    if record.entry is None or is_entered(folder, prefix, record.entry, record.done["done"]):
         folder.remove(publishing_name(prefix))
         return
     try:
