@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -331,6 +332,46 @@ def test_sender_continues_after_its_own_sync_of_names_failed(
             assert not queue.stats().sync_failed
             assert not (path / publishing_name("queue")).exists()
     assert nth > 2, "one sync of names at least was failed"
+
+
+@pytest.mark.parametrize("how", ["small", "rotate", "async", *SENDING])
+def test_sender_continues_after_the_sync_of_a_dead_publishers_names_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """With `on_sync_failure="seal"`: it finds the record, and removes the pages."""
+    real, left = Directory.sync, [errno.EIO]
+
+    def fails_once(self: Directory) -> None:
+        if left and self.path == str(tmp_path / "q"):
+            raise OSError(left[0], os.strerror(left.pop()))
+        real(self)
+
+    def sent(queue: Queue, producer: Producer[bytes]) -> list[bytes]:
+        if how == "small":
+            producer.send(b"second")
+        elif how == "async":
+            asyncio.run(producer.send_async(b"second"))
+        elif how == "rotate":
+            assert producer.rotate() is not None
+            producer.send(b"second")
+        else:
+            return SENDING[how](queue, producer)
+        return [b"second"]
+
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue,
+        queue.producer() as producer,
+    ):
+        producer.send(b"first")
+        interrupted(queue, monkeypatch)
+        assert (tmp_path / "q" / publishing_name("queue")).exists()
+        with monkeypatch.context() as patch:
+            patch.setattr(Directory, "sync", fails_once)
+            rest = sent(queue, producer)
+        assert not left
+        assert payloads(queue) == [b"first", *rest]
+        assert queue.verify().problems == []
+        assert not (tmp_path / "q" / publishing_name("queue")).exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import signal
 import threading
@@ -26,10 +27,12 @@ from pagequeue import (
     SyncFailed,
 )
 from pagequeue import format as fmt
-from pagequeue.maintenance import room
+from pagequeue.maintenance import room, trimmer
 from pagequeue.maintenance.size_limit import SizeLimit
+from pagequeue.maintenance.trimmer import Trimmer
 from pagequeue.meta.meta_file import field_of
 from pagequeue.send.producer import Producer
+from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 
     from plugin import Disk
 
+    from pagequeue.maintenance.retention import TrimReport
     from pagequeue.store.store import Store
 
 FULL = b"x" * 1300
@@ -534,6 +538,64 @@ def test_sender_that_waits_for_room_continues_after_a_failed_sync(disk: Disk) ->
         send_all(queue, 20)
         thread.join()
         assert queue.tail_sequence == 20
+        assert queue.verify().ok
+
+
+@pytest.mark.parametrize("policy", ["stop", "seal"])
+@pytest.mark.parametrize("on_full", ["raise", "drop_oldest", "block"])
+def test_failed_sync_is_not_taken_for_a_full_queue(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, on_full: str, policy: str
+) -> None:
+    """No page is removed then, though no consumer needs it: the sender continues, or is told."""
+    real, left = Trimmer.trim_to, [5]
+
+    def meets(self: Trimmer, store: Store, *args: float, **options: bool) -> TrimReport:
+        while left:
+            store.write_meta.latch(left.pop(), 1)
+        return real(self, store, *args, **options)
+
+    with disk.open(retention=FOUR_PAGES, on_full=on_full, on_sync_failure=policy) as queue:
+        queue._store.after_roll = None
+        assert send_all(queue, 12) == 12
+        monkeypatch.setattr(Trimmer, "trim_to", meets)
+        if policy == "seal":
+            assert send_all(queue) == 100
+            assert pages_of(disk) <= 4
+        else:
+            with pytest.raises(SyncFailed):
+                send_all(queue)
+        assert not left
+        assert queue.verify().ok == (policy == "seal")
+
+
+@pytest.mark.parametrize("payload", [FULL, 4 * FULL], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "failing",
+    [(Directory, "sync"), (trimmer, "sync_state"), (trimmer, "sync_header")],
+    ids=["names", "head", "header"],
+)
+def test_sender_continues_after_a_failed_sync_of_a_trim(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, failing: tuple[object, str], payload: bytes
+) -> None:
+    """With `on_sync_failure="seal"` it is not told of one that fails while it makes room."""
+    left = [errno.EIO]
+
+    def fails(*args: object) -> None:
+        if left:
+            raise OSError(left.pop(), "failed")
+        real(*args)
+
+    with (
+        disk.open(retention=FOUR_PAGES, on_sync_failure="seal") as queue,
+        queue.producer() as producer,
+    ):
+        queue._store.after_roll = None
+        assert send_all(queue, 12) == 12
+        real = getattr(*failing)
+        monkeypatch.setattr(*failing, fails)
+        assert producer.send(payload) == 12
+        assert not left
+        assert producer.flush() == 13
         assert queue.verify().ok
 
 

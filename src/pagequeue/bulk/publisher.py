@@ -339,6 +339,15 @@ class BulkPublisher:
 
     def _recover(self) -> None:
         """Resolve the publication of a dead publisher; the publishers' lock is held."""
+        try:
+            self._resolve()
+        except errors.SyncFailed:
+            if not self._store.flusher.can_resume:
+                raise
+            self._store.flusher.resume()
+            self._resolve()
+
+    def _resolve(self) -> None:
         store = self._store
         remove_abandoned(self._staged)
         name = sending_name(self._prefix)

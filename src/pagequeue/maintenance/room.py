@@ -75,8 +75,27 @@ class RoomMaker:
         Raises:
             QueueFull: the queue is full, and `on_full` is "raise" or the timeout is over.
             AccessDenied: this user may not remove the oldest page.
-            SyncFailed: a sync failed, in any process, during the wait, and the queue stops then.
+            SyncFailed: a sync failed, of a trim or in any process, and the queue stops then.
         """
+        while True:
+            try:
+                self._make_room(trimmer, store, number, check, deadline)
+            except errors.SyncFailed:
+                if check is None or not store.flusher.can_resume:
+                    raise
+                store.flusher.resume()  # in a page after the active one
+                if store.tail.page_number < number:
+                    continue
+            return
+
+    def _make_room(
+        self,
+        trimmer: Trimmer,
+        store: Store,
+        number: int,
+        check: Callable[[], None] | None,
+        deadline: float,
+    ) -> None:
         if self._has_room(trimmer, store, number):
             return
         page_limit = self._limit.page_limit
@@ -103,8 +122,6 @@ class RoomMaker:
             assert check is not None
             check()
             store.folder.descriptor.check()
-            if store.write_meta.is_failed:
-                store.flusher.resume()
             if store.tail.page_number >= number:
                 return  # another process created it
             bell = self._announce(store, limit)
@@ -116,6 +133,8 @@ class RoomMaker:
         report = trimmer.trim_to(store, limit, protects=trimmer.policy.keep_unacked)
         if self._limit.allows(store, number):
             return None
+        if store.write_meta.is_failed:  # so nothing was trimmed
+            raise store.flusher.failed(store.write_meta.failed_errno)
         if self._on_full == "drop_oldest":
             trimmer.trim_to(store, limit, protects=False)
             log.warning(

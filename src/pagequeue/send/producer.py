@@ -529,7 +529,9 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
 
     def _seal(self) -> None:
         """Seal the active page, even an empty one, and even after a failed sync."""
-        self._roll_from(self._store.tail.page_number, self._store.roller.deadline())
+        store = self._store
+        with store.folder.descriptor:
+            self._roll_on(store.tail.page_number, store.roller.deadline(), None)
 
     # --- events of the core -----------------------------------------------------------------------
 
@@ -748,10 +750,18 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             check: raises when the roll is not wanted any more.
 
         Returns:
-            the first sequence of the next page; None: another thread or process sealed this one.
+            the first sequence of the next page; None: another thread or process sealed this one,
+            or it was sealed to continue after a failed sync.
         """
+        flusher = self._store.flusher
         with self._store.folder.descriptor:
-            return self._roll_on(number, deadline, check)
+            try:
+                return self._roll_on(number, deadline, check)
+            except errors.SyncFailed:  # the names of a dead publisher's pages
+                if not flusher.can_resume:
+                    raise
+                flusher.resume()
+        return None
 
     def _roll_on(
         self, number: int, deadline: float, check: Callable[[], None] | None
