@@ -25,6 +25,7 @@ from pagequeue import (
 )
 from pagequeue import format as fmt
 from pagequeue.meta.write_meta import WriteMeta
+from pagequeue.send.producer import Producer
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite, pretend_power_cut
 
@@ -389,3 +390,30 @@ def test_sync_that_fails_elsewhere_while_it_is_written_again(
             assert other.info().sync_failed
         monkeypatch.undo()
         assert producer.flush() == 1
+
+
+def test_trim_that_ends_while_it_is_written_again(
+    tmp_path: Path, disk: BrokenDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had found the latch not set, and then moves the head and removes the page."""
+    with (
+        Queue(tmp_path / "q", page_bytes=SMALL, on_sync_failure="seal") as queue,
+        queue.producer() as producer,
+    ):
+        for _ in range(20):
+            producer.send(b"x" * 400)
+        store, real = queue._store, Producer._seal
+        first = store.first_sequence(2)
+
+        def trimmed(self: Producer[bytes]) -> None:
+            monkeypatch.undo()
+            store.read_meta.advance(first)
+            store.folder.remove(fmt.page_name("queue", 1))
+            store.folder.remove(fmt.index_name("queue", 1))
+            real(self)
+
+        monkeypatch.setattr(Producer, "_seal", trimmed)
+        disk.failures = 1
+        assert producer.flush() == 20
+        assert queue.head_sequence == first
+        assert queue.verify().ok

@@ -73,7 +73,6 @@ def _try_rewrite(store: Store) -> range | None:
     write = store.write_meta
     write.begin_renewal()
     first, durable_page = write.durable_sequence, write.durable_page
-    begin = max(durable_page, store.read_meta.head_page)
     # 1. Seal the active page, so that no producer writes to any of these files again. If the next
     #    page was prepared before the sync of the directory failed, its name can be lost: such a
     #    page is sealed too, until one is created that no failed sync concerns.
@@ -86,6 +85,9 @@ def _try_rewrite(store: Store) -> range | None:
             if not is_ready:
                 break
     tail = store.tail
+    # From here on no process moves the head: a trim looks at the latch under the preparation lock,
+    # which making the new page took.
+    begin = max(durable_page, store.read_meta.head_page)
     # 2. Copy each page to a new file, renamed over the old one once it is on stable storage.
     #    Dies or power is cut in between: some pages are new, the mark is unchanged.
     for number in range(begin, tail.page_number):
