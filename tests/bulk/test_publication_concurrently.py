@@ -334,6 +334,32 @@ def test_sender_continues_after_its_own_sync_of_names_failed(
     assert nth > 2, "one sync of names at least was failed"
 
 
+@pytest.mark.parametrize("how", SENDING)
+def test_index_of_a_page_that_was_not_made_is_not_taken_for_a_staged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its producer was killed before the page, and then the sync of the record's name failed."""
+    path, real, left = tmp_path / "q", Directory.sync, [errno.EIO]
+
+    def fails_once(self: Directory) -> None:
+        if left and self.path == str(path):
+            raise OSError(left[0], os.strerror(left.pop()))
+        real(self)
+
+    with (
+        Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal", sync="always") as queue,
+        queue.producer() as producer,
+    ):
+        producer.send(b"first")
+        store = queue._store
+        store.folder.make(fmt.index_name("queue", 2), b"", size_bytes=store.meta.index_bytes)
+        monkeypatch.setattr(Directory, "sync", fails_once)
+        sent = SENDING[how](queue, producer)
+        assert not left
+        assert payloads(queue) == [b"first", *sent]
+        assert queue.verify().problems == []
+
+
 @pytest.mark.parametrize("how", ["small", "rotate", "async", *SENDING])
 def test_sender_continues_after_the_sync_of_a_dead_publishers_names_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str

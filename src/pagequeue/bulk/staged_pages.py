@@ -181,8 +181,7 @@ class StagedPages:
                         here, there = name(page.prefix, page.number), name(prefix, number)
                         if not is_back:
                             os.rename(here, there, src_dir_fd=staged, dst_dir_fd=queue)
-                            continue
-                        with contextlib.suppress(FileNotFoundError):  # it did not get its name
+                        elif not folder.exists(here):  # else the other one is a dead producer's
                             os.rename(there, here, src_dir_fd=queue, dst_dir_fd=staged)
         except OSError as error:
             raise_typed(error, to.path, "naming pages")
