@@ -51,11 +51,19 @@ def visible_before_its_last_fragment() -> None:
         staged_pages.StagedPages,
         "give_names",
         ("first_page: int)", "first_page: int, late: bool)"),
+        ("is_back=False)", "is_back=False, late=late)"),
+    )
+    rewrite(
+        staged_pages.StagedPages,
+        "_rename",
+        ("is_back: bool)", "is_back: bool, late: bool = False)"),
         (
-            "            for name in (fmt.index_name",
+            "                for name in (fmt.index_name",
             (
-                "            is_rest = page.fragment is not None and page.fragment.head is None\n"
-                "            for name in () if is_rest != late else (fmt.index_name"
+                "                fragment = page.fragment\n"
+                "                is_rest = fragment is not None and fragment.head is None\n"
+                "                is_left = not is_back and is_rest != late\n"
+                "                for name in () if is_left else (fmt.index_name"
             ),
         ),
     )

@@ -86,7 +86,7 @@ def published_again() -> None:
     """A later piece is published again."""
     rewrite(
         publisher.BulkPublisher,
-        "publish",
+        "_publish_once",
         ("    if known is not None:\n", "    if known is not None and piece < 30:\n"),
     )
 

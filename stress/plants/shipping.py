@@ -42,7 +42,7 @@ SHIPPING = (
 
 def published_and_not_flushed() -> None:
     """Messages are durable only after a flush."""
-    rewrite(publisher.BulkPublisher, "publish", ("producer.flush_sent(found.stop)", "pass"))
+    rewrite(publisher.BulkPublisher, "_publish_once", ("producer.flush_sent(found.stop)", "pass"))
 
 
 def consumer_before_manifest() -> None:

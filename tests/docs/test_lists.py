@@ -11,6 +11,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -303,3 +305,26 @@ def test_sources_without_python_are_those_that_harnesses_link() -> None:
     """Each takes plain memory; one that includes Python's header would not link."""
     assert set(variant.PYTHON_FREE) <= set(without_python())
     assert len(set(variant.PYTHON_FREE)) == len(variant.PYTHON_FREE)
+
+
+def test_every_patch_finds_the_text_that_it_replaces() -> None:
+    """Else the library has changed, and the bug is not planted any more."""
+    script = """
+import os
+from stress.plants import patches, registry
+
+for bug in registry.PLANTS:
+    if bug.patch and os.fork() == 0:
+        try:
+            getattr(patches, bug.name)()
+        except LookupError as error:
+            print(bug.name, error, flush=True)
+        finally:
+            os._exit(0)
+    elif bug.patch:
+        os.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, check=True
+    )
+    assert done.stdout.decode() == ""
