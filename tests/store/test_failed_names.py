@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+LEDGER = ("queue-sending", "queue-publish")
+"""Records, and the entries that they become: they are renamed, and never changed."""
 PAYLOAD = b"x" * 400
 FILLS_A_PAGE = 9
 """Messages of that payload in a page of SMALL bytes."""
@@ -44,7 +47,7 @@ class Names:
         self.failures = 0
         self._disk = self._seen = self._now()
         self._removed: set[str] = set()
-        self._contents: dict[int, bytes] = {}
+        self._ledger: dict[str, bytes] = {}
         fsync, unlink = os.fsync, os.unlink
 
         def sync(fd: int) -> None:
@@ -74,18 +77,21 @@ class Names:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         kept = {name: inode for name, inode in self._disk.items() if name not in changed}
         self._disk = kept | {name: now[name] for name in changed if name in now}
-        for name in changed & now.keys():  # that a later rename can replace
-            self._contents[now[name]] = (self.path / name).read_bytes()
+        for name in changed & now.keys():
+            if name.startswith(LEDGER):
+                self._ledger[name] = (self.path / name).read_bytes()
 
     def cut(self, target: Path) -> None:
         """Make a directory of the files whose names are on the disk, with all of their bytes."""
         target.mkdir(mode=0o700)
         live = {inode: name for name, inode in self._now().items()}
         for name, inode in self._disk.items():
-            if inode in live:
+            if name in self._ledger:  # its inode can be another file's by now
+                (target / name).write_bytes(self._ledger[name])
+            elif inode in live:
                 shutil.copy(self.path / live[inode], target / name)
             else:
-                (target / name).write_bytes(self._contents.get(inode, b""))
+                (target / name).write_bytes(b"")
         boot = target / fmt.write_meta_name("queue")
         for position, size in (
             (WriteMeta.LOCK_KEY, WriteMeta.LOCK_KEY_BYTES),
@@ -226,6 +232,77 @@ def test_record_that_a_power_cut_brings_back_forgets_no_later_piece(
     ):
         assert queue.tail_sequence == sum(counts)
         assert [ledger.done("w", piece) for piece in range(2)] == done
+
+
+@pytest.mark.parametrize("count", [SMALL_COUNT, LARGE_COUNT])
+def test_entry_whose_name_a_failed_sync_dropped_is_there_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """I19: the record is not, because another writer's took its name."""
+    path = tmp_path / "q"
+    rename = Directory.rename
+
+    def fails(self: Directory, name: str, to: str) -> None:
+        rename(self, name, to)
+        names.failures = 1
+
+    with Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue:
+        names = Names(path, monkeypatch)
+        with BulkPublisher(queue._store) as ledger:
+            with monkeypatch.context() as patch:
+                patch.setattr(Directory, "rename", fails)
+                ledger.publish("w", 0, Rows("a", count))
+            assert names.failures == 0, "else no sync has failed"
+            ledger.publish("v", 0, Rows("b", count))
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    with (
+        Queue(tmp_path / "cut", create=False) as queue,
+        BulkPublisher(queue._store) as ledger,
+    ):
+        assert queue.tail_sequence == 2 * count
+        assert ledger.done("w", 0) == range(count)
+
+
+def test_entry_is_not_replaced_by_what_continuing_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both write entries only under the preparation lock."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue:
+        store = queue._store
+        with BulkPublisher(store) as ledger:
+            ledger.publish("w", 0, Rows("a", SMALL_COUNT))
+        make, enter = Directory.make, BulkPublisher._enter
+        is_sent, is_read = threading.Event(), threading.Event()
+
+        def publish() -> None:
+            with BulkPublisher(store) as ledger:
+                ledger.publish("w", 1, Rows("b", SMALL_COUNT))
+
+        def enter_late(self: BulkPublisher, *names: str) -> None:
+            is_sent.set()
+            is_read.wait()
+            enter(self, *names)
+
+        def make_late(self: Directory, name: str, *args: Any, **options: Any) -> object:  # noqa: ANN401
+            if options.get("maker") and name.startswith("queue-published."):
+                is_read.set()
+                thread.join(0.3)
+            return make(self, name, *args, **options)
+
+        monkeypatch.setattr(BulkPublisher, "_enter", enter_late)
+        monkeypatch.setattr(Directory, "make", make_late)
+        thread = threading.Thread(target=publish)
+        thread.start()
+        is_sent.wait()
+        store.write_meta.latch(errno.EIO, 1)
+        with queue.producer() as producer:
+            producer.send(b"after it")
+        assert is_read.is_set()
+        thread.join()
+        with BulkPublisher(store) as ledger:
+            assert ledger.done("w", 0) is not None
+            assert ledger.done("w", 1) is not None
 
 
 def test_repair_after_a_recovery_whose_sync_failed_renews_every_name(

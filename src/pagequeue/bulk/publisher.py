@@ -320,7 +320,8 @@ class BulkPublisher:
 
     def _enter(self, record: str, entry: str) -> None:
         """Rename a record to an entry, on stable storage."""
-        self._folder.rename(record, published_name(self._prefix, entry))
+        with self._entering():  # else older contents could replace it: see `renew_entries`
+            self._folder.rename(record, published_name(self._prefix, entry))
         self._sync_names()
 
     @contextlib.contextmanager
@@ -361,8 +362,9 @@ class BulkPublisher:
                 else:
                     self._folder.remove(name)
             except errors.Expired:  # unknown; only its own writer has to know that
-                entry = published_name(self._prefix, record["entry"])
-                write_record(self._folder, entry, unsure(record), self._sync_names)
+                with self._entering():
+                    entry = published_name(self._prefix, record["entry"])
+                    write_record(self._folder, entry, unsure(record), self._sync_names)
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
             with BulkProducer(store) as producer, self._prepared("resolving a publication"):
@@ -407,6 +409,9 @@ class BulkPublisher:
     def _prepared(self, doing: str) -> contextlib.AbstractContextManager[None]:
         return self._store.roller.lock.exclusive(self._store.lock_timeout, doing)
 
+    def _entering(self) -> contextlib.AbstractContextManager[None]:
+        return self._prepared("writing the entry of a writer")
+
     def _publish_pages(
         self, producer: BulkProducer, entry: _Entry, source: BulkSource, timeout: float | None
     ) -> range:
@@ -414,8 +419,9 @@ class BulkPublisher:
         if source.count == 0:
             first = store.tail.sequence
             done = entry.with_sequences(range(first, first))
-            name = published_name(self._prefix, entry_of(entry.writer))
-            write_record(self._folder, name, done, self._sync_names)
+            with self._entering():
+                name = published_name(self._prefix, entry_of(entry.writer))
+                write_record(self._folder, name, done, self._sync_names)
             return range(first, first)
         with StagingDirectory(store) as path:
             # M1. Write all staged pages. Dies here: a directory that the next publisher removes.

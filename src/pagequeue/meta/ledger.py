@@ -235,6 +235,22 @@ def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
     return found
 
 
+def renew_entries(folder: Directory, prefix: str) -> None:
+    """Write all entries to new files, so that the next sync of the directory includes their names.
+
+    A failed sync can have dropped the rename that made a record an entry. The caller has the
+    preparation lock, under which entries are written.
+    """
+    begin = published_name(prefix, "")
+    for name in folder.names():
+        if name.startswith(begin) and ENTRY.fullmatch(name, len(begin)):
+            try:
+                data = folder.read(name, BYTES_MAX)
+            except (errors.QueueNotFound, errors.AccessError):
+                continue  # it was removed meanwhile, or verify reports it
+            folder.make(name, data, size_bytes=max(len(data), 1), maker="again", synced=True)
+
+
 def lower_entries(
     folder: Directory,
     prefix: str,
