@@ -216,6 +216,8 @@ def test_a_sync_that_fails_before_the_marker_prevents_it(
     monkeypatch.setattr(Producer, "_commit_pages", latched)
     with BulkPublisher(queue._store) as ledger, pytest.raises(errors.SyncFailed):
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
+    with BulkPublisher(queue._store) as ledger:
+        assert ledger.done("w", 0) is None
     assert payloads(queue) == []
     assert not Path(queue._store.folder.full(fmt.page_name("queue", 2))).exists()
 

@@ -14,10 +14,12 @@ from support import SMALL, flip, until
 
 from pagequeue import Queue, SyncFailed, SystemLimit, repair_queue
 from pagequeue import format as fmt
+from pagequeue.bulk import publisher
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.meta.ledger import publishing_name, sending_name
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.send.producer import Producer
+from pagequeue.store import pending_commit
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite, pretend_power_cut
 
@@ -199,6 +201,51 @@ def test_rolled_back_pages_do_not_reappear(tmp_path: Path, monkeypatch: pytest.M
     assert pages(tmp_path / "cut") == pages(path)
     with Queue(tmp_path / "cut", create=False) as queue:
         assert [message.payload for message in queue.replay()] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_rolled_back_pages_do_not_reappear_after_the_failed_sync_of_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> None:
+    """I19: it drops their removal, and the sync that follows succeeds without that."""
+    path = tmp_path / "q"
+
+    def ends(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def fails_beside(self: Directory) -> None:
+        if self.path == str(path):
+            monkeypatch.setattr(Directory, "sync", sync)
+            names.failures = 1
+            with pytest.raises(SyncFailed):
+                other._store.flusher.sync_names()
+        sync(self)
+
+    def roll_back(*args: Any) -> None:  # noqa: ANN401
+        if not is_killed:
+            monkeypatch.setattr(Directory, "sync", fails_beside)
+            pending_commit.roll_back(*args)
+
+    with (
+        Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue,
+        Queue(path) as other,
+        queue.producer() as producer,
+    ):
+        producer.send(b"first")
+        producer.flush()
+        names, sync = Names(path, monkeypatch), Directory.sync
+        with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
+            patch.setattr(Producer, "_commit_pages", ends)
+            patch.setattr(publisher, "roll_back", roll_back)
+            with pytest.raises(KeyboardInterrupt):
+                ledger.publish("w", 0, Rows("x", LARGE_COUNT))
+        if is_killed:
+            monkeypatch.setattr(Directory, "sync", fails_beside)
+        producer.send(b"second")
+        assert producer.flush() == 2
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    assert pages(tmp_path / "cut") == pages(path)
 
 
 @pytest.mark.parametrize("counts", [(LARGE_COUNT, SMALL_COUNT), (SMALL_COUNT, LARGE_COUNT)])

@@ -367,15 +367,20 @@ class BulkPublisher:
                     write_record(self._folder, entry, unsure(record), self._sync_names)
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
-            with BulkProducer(store) as producer, self._prepared("resolving a publication"):
-                self._recover_commit(producer)
+            try:
+                with BulkProducer(store) as producer, self._prepared("resolving a publication"):
+                    self._recover_commit(producer)
+            except errors.SyncFailed:
+                if store.flusher.can_resume:
+                    raise
+                return  # it was not published; the record stays in the queue, which has stopped
             self._sync_names()
 
     def _recover_commit(self, producer: BulkProducer) -> None:
         store = self._store
         resolve_pending(
             self._folder, self._prefix, store.meta, store.write_meta,
-            producer.commit_pages, self._sync_names,
+            producer.commit_pages, store.flusher.sync_removals,
         )  # fmt: skip
 
     def _read_sending(self, name: str) -> dict[str, Any] | None:
@@ -574,16 +579,13 @@ class BulkPublisher:
         except BaseException as error:
             if store.tail.page_number > active:
                 raise
-            if not store.flusher.can_resume:
-                roll_back(folder, prefix, record, self._sync_names)
-                raise
-            if isinstance(error, errors.SyncFailed):
+            if isinstance(error, errors.SyncFailed) and store.flusher.can_resume:
                 # The pages are staged again. As if this process had died, the record stays: the
                 # next page, which continuing after the failed sync makes, resolves it.
                 staged.take_names_back(store, record.first_page)
                 return None
             with contextlib.suppress(errors.SyncFailed):  # then the record stays as well
-                roll_back(folder, prefix, record, self._sync_names)
+                roll_back(folder, prefix, record, store.flusher.sync_removals)
             raise
         # M9. Write the entry. Power is cut before the flush: recovery reverts it if the marker is
         #     lost.

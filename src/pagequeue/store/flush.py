@@ -355,6 +355,18 @@ class Flusher:
         except OSError as error:
             raise self.latched(error) from error
 
+    def sync_removals(self) -> None:
+        """Put on stable storage that names were removed, before they are used again.
+
+        Raises:
+            SyncFailed: that failed, or the sync of another process did meanwhile: it can have
+                dropped the removal, and then this one left that out.
+        """
+        self.sync_names()
+        meta = self._write_meta
+        if meta.is_failed and not meta.is_renewing:
+            raise self.failed(meta.failed_errno)
+
     def latched(self, error: OSError) -> errors.PageQueueError:
         """Return the error for a sync that failed; it latches the queue, as everywhere."""
         if isinstance(error, errors.PageQueueError):

@@ -73,7 +73,7 @@ class Roller:
         background: Background,
         clock: Callable[[], int],
         lock_timeout: float,
-        sync_names: Callable[[], None],
+        sync_removals: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._prefix = prefix
@@ -83,7 +83,7 @@ class Roller:
         self._background = background
         self._clock = clock
         self._lock_timeout = lock_timeout
-        self._sync_names = sync_names
+        self._sync_removals = sync_removals
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._left: dict[int, WritablePage] = {}  # of a ring: those before it, to be used again
         self._is_ring = meta.is_ring
@@ -330,7 +330,7 @@ class Roller:
                     self._meta,
                     self._write_meta,
                     commit,
-                    self._sync_names,
+                    self._sync_removals,
                 )
             if number > self._write_meta.tail.page_number:
                 if self._folder.exists(fmt.page_name(self._prefix, number)):

@@ -155,7 +155,7 @@ class Store:
             self.background,
             self.clock,
             self.lock_timeout,
-            self.flusher.sync_names,
+            self.flusher.sync_removals,
         )
         read_meta = self.read_meta
         self.roller.head = lambda: read_meta.head  # without a reference to this object
