@@ -16,7 +16,8 @@ from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows, publish
 from pagequeue import Queue, Retention, errors, salvage_queue
 from pagequeue import format as fmt
 from pagequeue.bulk import publisher, staged_pages
-from pagequeue.bulk.publisher import BulkPublisher, staged_directory
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.bulk.staging_directory import staged_directory
 from pagequeue.meta.ledger import (
     entry_of,
     published_name,

@@ -16,8 +16,9 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.bulk.publisher import BulkPublisher, StagingDirectory, check_no_ring, too_many_pages
+from pagequeue.bulk.publisher import BulkPublisher, check_no_ring, too_many_pages
 from pagequeue.bulk.staged_pages import Chunk, Staging, chunk_of, stage
+from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.columns.inputs import COLUMNS, bytes_of
 from pagequeue.page.fragments import fragment_count, fragment_rooms
 from pagequeue.send.producer import Producer, overtaken

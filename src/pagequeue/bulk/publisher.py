@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import shutil
 import time
-import uuid
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
@@ -31,10 +28,10 @@ from pagequeue.bulk.staged_pages import (
     stage,
     too_early,
 )
+from pagequeue.bulk.staging_directory import StagingDirectory, open_staged, remove_abandoned
 from pagequeue.meta.ledger import (
     ENTRY,
     LOCK,
-    STAGED,
     are_numbers,
     done_in,
     entry_of,
@@ -60,9 +57,7 @@ from pagequeue.store.pending_commit import (
     roll_back,
     write_down,
 )
-from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.file_lock import FileLock
-from pagequeue.system.trust import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,12 +74,6 @@ SYNC_TRIES: Final = 5
 """Attempts of a call whose own syncs failed each time, though the queue could continue."""
 OTHERS_SECONDS: Final = 1.0
 """A call waits so long for another publisher, whatever its timeout: that is for room."""
-PAGES: Final = "pages-"
-"""Prefix of the names of directories with staged pages."""
-ENDED: Final = "ended-"
-"""Prefix of the names of directories whose rows are not needed any more; see spark/staging.py."""
-LIVE: Final = ".lock"
-"""Suffix of the name of such a directory's lock file."""
 
 
 class BulkSource(Protocol):
@@ -118,7 +107,7 @@ class BulkPublisher:
         self._prefix = store.prefix
         self._sync_names = store.flusher.sync_names
         self._held = contextlib.ExitStack()
-        self._staged = _staged(
+        self._staged = open_staged(
             store.folder.path, store.prefix, store.folder.file_mode, store.folder.trust
         )
         self._held.callback(self._staged.close)
@@ -615,19 +604,6 @@ def _nothing() -> None:
     """Sync nothing: recovery checks what follows the durable mark."""
 
 
-def staged_directory(
-    path: str, prefix: str, file_mode: int = FILE_MODE, trust: frozenset[str] = NOTHING
-) -> str:
-    """Return a queue's staging directory for rows and pages; create it if missing.
-
-    Raises:
-        UnsafePath: it is a link, or belongs to another user.
-    """
-    folder = _staged(path, prefix, file_mode, trust)
-    folder.close()
-    return folder.path
-
-
 def check_no_ring(store: Store, size_bytes: int = 0) -> None:
     """Raise MessageTooLarge for messages that need pages of their own, if the queue is a ring.
 
@@ -652,88 +628,6 @@ def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.Mess
         path=store.folder.path, size_bytes=size_bytes or count * store.meta.page_bytes,
         limit_bytes=limit_bytes, remedy="raise max_bytes, or send it in parts",
     )  # fmt: skip
-
-
-def remove_abandoned(staged: Directory) -> None:
-    """Remove the directories of staged pages whose writers died; what cannot be removed stays."""
-    found = staged.names()
-    for name in found:
-        if name.startswith(ENDED):
-            _drop(staged, name)
-    # Of a writer that died before it made its directory, or after it removed it, the lock is left.
-    for name in {name.removesuffix(LIVE) for name in found if name.startswith(PAGES)}:
-        lock = _live_lock(staged, name)
-        if lock is None:
-            continue
-        try:
-            if lock.try_exclusive():
-                _drop(staged, name)
-        except errors.PageQueueError:
-            continue
-        finally:
-            lock.close()
-
-
-def _live_lock(staged: Directory, name: str) -> FileLock | None:
-    """Return the lock file of a directory of staged pages; None: it cannot be opened."""
-    try:
-        return FileLock(
-            staged.open(name + LIVE, writable=True, make=True), staged.full(name + LIVE)
-        )
-    except errors.PageQueueError:
-        return None
-
-
-def _drop(staged: Directory, name: str) -> None:
-    """Remove a directory of staged pages, and then its lock file, whose lock the caller has."""
-    with contextlib.suppress(OSError), staged.descriptor as fd:
-        shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
-        os.unlink(name + LIVE, dir_fd=fd)
-
-
-class StagingDirectory:
-    """A new directory for staged pages, locked while it is in use: a context manager.
-
-    Entering returns its path; leaving removes it. What a writer that died leaves has no lock, and
-    the next publisher removes it.
-    """
-
-    def __init__(self, store: Store) -> None:
-        folder = store.folder
-        self._staged = _staged(folder.path, store.prefix, folder.file_mode, folder.trust)
-        self._lock: FileLock | None = None
-        self._name = ""
-
-    def __enter__(self) -> str:
-        try:
-            while self._lock is None:
-                self._name = PAGES + uuid.uuid4().hex
-                name = self._name + LIVE
-                lock = FileLock(
-                    self._staged.open(name, writable=True, make=True), self._staged.full(name)
-                )
-                # Another process can have taken the file for a dead writer's before it was locked.
-                if lock.try_exclusive() and self._staged.identity(name) == lock.identity():
-                    self._lock = lock
-                else:
-                    lock.close()
-        except BaseException:
-            self._staged.close()
-            raise
-        return self._staged.full(self._name)
-
-    def __exit__(self, *error: object) -> None:
-        _drop(self._staged, self._name)
-        if self._lock is not None:
-            self._lock.close()
-        self._staged.close()
-
-
-def _staged(path: str, prefix: str, file_mode: int, trust: frozenset[str]) -> Directory:
-    staged = os.path.join(path, prefix + STAGED)
-    # Not synced: a failed sync of the queue's directory would have to stop the whole queue, and a
-    # power cut may take what was not committed.
-    return Directory(staged, create=True, durable=False, file_mode=file_mode, trust=trust)
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

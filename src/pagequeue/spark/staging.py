@@ -31,8 +31,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.publisher import ENDED, staged_directory
 from pagequeue.bulk.staged_pages import Chunk
+from pagequeue.bulk.staging_directory import ENDED, staged_directory
 from pagequeue.spark.columns import PAYLOAD, TIME
 from pagequeue.spark.record_columns import payloads_of
 from pagequeue.system.directory import Directory, sync_path

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.publisher import staged_directory
+from pagequeue.bulk.staging_directory import staged_directory
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.system.atomic_file import whole_file
 from pagequeue.system.trust import trusted
