@@ -311,6 +311,46 @@ def test_entry_whose_name_a_failed_sync_dropped_is_there_after_a_power_cut(
         assert ledger.done("w", 0) == range(count)
 
 
+def test_record_of_a_batch_that_the_failed_sync_of_another_process_dropped_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I19: the sync of the record succeeds without its name, and the other process continues."""
+    path = tmp_path / "q"
+
+    def fails_beside(self: Directory) -> None:
+        if self.path == str(path):
+            monkeypatch.setattr(Directory, "sync", sync)
+            names.failures = 1
+            with pytest.raises(SyncFailed):
+                other._store.flusher.sync_names()
+            thread = threading.Thread(target=other._store.flusher.resume)
+            thread.start()
+            thread.join(20)
+            assert not other.stats().sync_failed
+        sync(self)
+
+    def ends(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with (
+        Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue,
+        Queue(path, on_sync_failure="seal") as other,
+        queue.producer() as producer,
+    ):
+        names, sync = Names(path, monkeypatch), Directory.sync
+        with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
+            patch.setattr(Directory, "sync", fails_beside)
+            patch.setattr(BulkPublisher, "_enter", ends)
+            with pytest.raises(KeyboardInterrupt):
+                ledger.publish("w", 0, Rows("a", SMALL_COUNT))
+        assert producer.flush() == SMALL_COUNT
+    names.cut(tmp_path / "cut")
+    monkeypatch.undo()
+    with Queue(tmp_path / "cut", create=False) as queue, BulkPublisher(queue._store) as ledger:
+        assert queue.tail_sequence == SMALL_COUNT
+        assert ledger.done("w", 0) == range(SMALL_COUNT)
+
+
 def test_entry_is_not_replaced_by_what_continuing_read_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

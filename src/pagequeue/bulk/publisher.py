@@ -291,10 +291,13 @@ class BulkPublisher:
             sequences = range(first, first + len(whole.payloads))
             # 1. Write the record to stable storage. Dies here: no message matches it; it is
             #    removed.
-            write_record(self._folder, sending_name(self._prefix), {
+            record = {
                 "entry": entry_of(entry.writer), **entry.with_sequences(sequences),
                 "first_sequence": first, "count": len(sequences), "digest": _digest(whole, times),
-            }, self._sync_names)  # fmt: skip
+            }  # fmt: skip
+            with self._entering():
+                write_record(self._folder, sending_name(self._prefix), record, _nothing)
+            self._sync_names()
             # 2. Send the batch with that sequence and these times, or not at all. Dies here: the
             #    messages match the record.
             left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
@@ -309,7 +312,7 @@ class BulkPublisher:
 
     def _enter(self, record: str, entry: str) -> None:
         """Rename a record to an entry, on stable storage."""
-        with self._entering():  # else older contents could replace it: see `renew_entries`
+        with self._entering():  # else older contents could replace it: see `renew_records`
             self._folder.rename(record, published_name(self._prefix, entry))
         self._sync_names()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.ledger import renew_entries
+from pagequeue.meta.ledger import renew_records
 from pagequeue.meta.meta_file import sync_state
 from pagequeue.page.compressed_format import inflated, is_compressed
 from pagequeue.page.fragments import fragment_damage
@@ -89,13 +89,13 @@ def _try_rewrite(store: Store) -> range | None:
     # From here on no process moves the head: a trim looks at the latch under the preparation lock,
     # which making the new page took.
     begin = max(durable_page, store.read_meta.head_page)
-    # 2. Copy each page, and each entry of a writer, to a new file, renamed over the old one once it
-    #    is on stable storage.
+    # 2. Copy each page, each entry of a writer and a batch's record to a new file, renamed over the
+    #    old one once it is on stable storage.
     #    Dies or power is cut in between: some pages are new, the mark is unchanged.
     for number in range(begin, tail.page_number):
         _rewrite_page(store, number, store.first_sequence(number + 1))
-    with store.roller.lock.exclusive(store.lock_timeout, "writing entries again"):
-        renew_entries(store.folder, store.prefix)
+    with store.roller.lock.exclusive(store.lock_timeout, "writing records again"):
+        renew_records(store.folder, store.prefix)
     # 3. Sync the new active page, all names, and the head: retention can have moved the head
     #    without syncing it, and step 2 did not rewrite the pages below it.
     _sync_file(store, fmt.page_name(store.prefix, tail.page_number))

@@ -235,15 +235,16 @@ def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
     return found
 
 
-def renew_entries(folder: Directory, prefix: str) -> None:
-    """Write all entries to new files, so that the next sync of the directory includes their names.
+def renew_records(folder: Directory, prefix: str) -> None:
+    """Write entries and a batch's record to new files, so that the next sync includes their names.
 
-    A failed sync can have dropped the rename that made a record an entry. The caller has the
-    preparation lock, under which entries are written.
+    A failed sync can have dropped the name of the record, or the rename that made it an entry. The
+    caller has the preparation lock, under which both are written.
     """
     begin = published_name(prefix, "")
     for name in folder.names():
-        if name.startswith(begin) and ENTRY.fullmatch(name, len(begin)):
+        is_entry = name.startswith(begin) and ENTRY.fullmatch(name, len(begin))
+        if is_entry or name == sending_name(prefix):
             try:
                 data = folder.read(name, BYTES_MAX)
             except (errors.QueueNotFound, errors.AccessError):
