@@ -39,6 +39,10 @@ settings.load_profile("pagequeue")
 # Without byte code each of some thousand processes would compile the library again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# The second thread of NumPy's OpenBLAS spins for some 70 ms of processor time in each process that
+# imports NumPy. No test computes with it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
