@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from pagequeue.multiprocessing import JoinableQueue
 
-pytestmark = pytest.mark.usefixtures("few_objects")
 PAGE_BYTES = 4096
 HANDLES = (0, 1)
 SIZES = st.sampled_from([0, 10, 1000, 3 * PAGE_BYTES])

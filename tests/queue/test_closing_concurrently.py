@@ -34,7 +34,6 @@ from stress.no_close_harms_or_hangs import may_interrupt
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.usefixtures("few_objects")
 SMALL = 4096
 WIDE = bytes(3900)
 SECONDS = 20.0

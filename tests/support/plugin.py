@@ -203,6 +203,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.user_properties.extend((NEEDS, name) for name in needs)
 
 
+def pytest_collection_finish() -> None:
+    """Let collections look at what tests make only: not at each test and module, for 0.2 s."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
     """Return what `-n auto` is: one more than there are cores, because many tests wait.
@@ -307,15 +313,6 @@ def default_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
         others = sorted({*getattr(options, which)} - {name})
         monkeypatch.setattr(options, which, (name, *others))
     return name
-
-
-@pytest.fixture(scope="module")
-def few_objects() -> Iterator[None]:
-    """Let `gc.collect` look at the objects of a file's own tests only: milliseconds, not 0.2 s."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture
