@@ -461,7 +461,7 @@ class BulkPublisher:
                 break
         else:
             raise errors.LockTimeout(
-                f"other producers rolled {ROOM_TRIES} times in a row",
+                f"other producers rolled, or syncs failed, {ROOM_TRIES} times in a row",
                 path=store.folder.path,
                 remedy="call again",
             )
