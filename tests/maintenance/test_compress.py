@@ -196,12 +196,26 @@ def test_background_continues_after_a_damaged_page(
     data = disk.page(2).read_bytes()
     disk.page(2).write_bytes(data[:3000] + bytes([data[3000] ^ 1]) + data[3001:])
     with disk.open(compress_after=0) as queue:
-        for _ in range(4):
-            fill(queue, 150)
-            queue.rotate()
+        queue.rotate()  # all others are due, and no other roll asks for them
         tail = queue.info().tail_page
+        assert tail > 4
         until(lambda: compressed_pages(disk) == [n for n in range(1, tail) if n != 2])
     assert "left uncompressed" in caplog.text
+
+
+def test_background_asks_again_after_there_was_no_thread(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next roll starts it."""
+    with disk.open(compress_after=0) as queue:
+        with monkeypatch.context() as patch:
+            asked: list[object] = []
+            patch.setattr(queue._store.compressing, "submit", asked.append)
+            fill(queue)
+            until(lambda: asked)
+        queue.rotate()
+        tail = queue.info().tail_page
+        until(lambda: compressed_pages(disk) == list(range(1, tail)))
 
 
 def test_closing_does_not_wait_for_the_rest(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:

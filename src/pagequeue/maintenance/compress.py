@@ -116,9 +116,14 @@ class Compressor:
         if self._first_after_roll is not None:
             self._first_after_roll()
         store = self._known()
-        if store is not None and not self._asked:
+        if store is not None:
+            self._ask(store)
+
+    def _ask(self, store: Store) -> None:
+        if not self._asked:
             self._asked = True
-            store.compressing.submit(self._quietly)
+            if not store.compressing.submit(self._quietly):
+                self._asked = False  # there is no thread now: the next roll tries again
 
     def _quietly(self) -> None:
         """Compress the pages that are due; in a thread of its own: preparing pages never waits."""
@@ -139,6 +144,7 @@ class Compressor:
         except errors.PageQueueError as error:
             log.warning("%s: compressing: %s", store.folder.path, error)
             self._next += 1  # the next page may be valid
+            self._ask(store)
 
     # --- on request -------------------------------------------------------------------------------
 
