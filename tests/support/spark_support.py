@@ -28,7 +28,6 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.ui.showConsoleProgress": "false",
     "spark.task.maxFailures": "2",
-    "spark.python.daemon.module": "spark_daemon",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
         "FileSystemBasedCheckpointFileManager"
