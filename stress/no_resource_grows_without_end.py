@@ -44,6 +44,8 @@ from stress.traffic import VIOLATIONS_MAX, Proof
 SHORT_SECONDS = 12.0
 
 GENERATION_SECONDS = 0.5
+GENERATION_SECONDS_MAX = 10.0
+"""A queue lives so long where a busy machine gives it fewer rolls than are conclusive."""
 MEAN_PAUSE = 0.03
 WARM_UP = 3
 MEMORY_JUDGED = 8
@@ -52,6 +54,8 @@ SLACK_BYTES = 1 << 20
 OPEN_MAPS_MAX = 40
 OPEN_DESCRIPTORS_MAX = 30
 ROLLS_MIN = 20
+PAGES_BESIDE = 4
+"""Pages that no roll led to: the first one, and those that were made ahead."""
 DRAIN_SECONDS = 30.0
 STAGED = "queue-staged"
 FILES = re.compile(r"queue(-[0-9]{10}\.(page|idx)|-allMeta|-writeMeta|-readMeta|\.lock)")
@@ -87,9 +91,11 @@ class Generation:
             uid = self.rng.getrandbits(60) * 2 + place
             self.uids.append(uid)
             lodger.begin(self.directory, uid)
-        until = time.monotonic() + GENERATION_SECONDS
+        began = time.monotonic()
         pids = [self.start(slot) for slot in range(2)]
-        while time.monotonic() < until:
+        while (lived := time.monotonic() - began) < GENERATION_SECONDS or (
+            lived < GENERATION_SECONDS_MAX and self.pages() < ROLLS_MIN + PAGES_BESIDE
+        ):
             time.sleep(self.rng.expovariate(1 / MEAN_PAUSE))
             slot = self.rng.randrange(len(pids))
             children.kill(pids[slot])
@@ -100,6 +106,11 @@ class Generation:
         self.ground.phase[0] = NO_MORE
         self.leave(pids[1])
         return [lodger.report() for lodger in lodgers]
+
+    def pages(self) -> int:
+        """Return the highest number of a page."""
+        found = [re.search(r"[0-9]{10}", name) for name in os.listdir(self.ground.path)]
+        return max((int(number[0]) for number in found if number), default=0)
 
     def start(self, slot: int) -> int:
         """Start one that will be killed: the producer or the consumer."""
