@@ -248,25 +248,32 @@ def test_rolled_back_pages_do_not_reappear_after_the_failed_sync_of_another_proc
     assert pages(tmp_path / "cut") == pages(path)
 
 
-@pytest.mark.parametrize("counts", [(LARGE_COUNT, SMALL_COUNT), (SMALL_COUNT, LARGE_COUNT)])
-def test_record_that_a_power_cut_brings_back_forgets_no_later_piece(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, int]
+def publish_with_a_failed_rename(
+    ledger: BulkPublisher, count: int, names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I19: the sync of the record's new name failed, and the entry has later pieces by then."""
-    path = tmp_path / "q"
+    """Publish the first piece of "w"; the sync after its record's rename to the entry fails."""
     rename = Directory.rename
 
     def fails(self: Directory, name: str, to: str) -> None:
         rename(self, name, to)
         names.failures = 1
 
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "rename", fails)
+        ledger.publish("w", 0, Rows("a", count))
+    assert names.failures == 0, "else no sync has failed"
+
+
+@pytest.mark.parametrize("counts", [(LARGE_COUNT, SMALL_COUNT), (SMALL_COUNT, LARGE_COUNT)])
+def test_record_that_a_power_cut_brings_back_forgets_no_later_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, int]
+) -> None:
+    """I19: the sync of the record's new name failed, and the entry has later pieces by then."""
+    path = tmp_path / "q"
     with Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue:
         names = Names(path, monkeypatch)
         with BulkPublisher(queue._store) as ledger:
-            with monkeypatch.context() as patch:
-                patch.setattr(Directory, "rename", fails)
-                ledger.publish("w", 0, Rows("a", counts[0]))
-            assert names.failures == 0, "else no sync has failed"
+            publish_with_a_failed_rename(ledger, counts[0], names, monkeypatch)
             ledger.publish("w", 1, Rows("b", counts[1]))
             done = [ledger.done("w", piece) for piece in range(2)]
     names.cut(tmp_path / "cut")
@@ -287,19 +294,10 @@ def test_entry_whose_name_a_failed_sync_dropped_is_there_after_a_power_cut(
 ) -> None:
     """I19: the record is not, because another writer's took its name."""
     path = tmp_path / "q"
-    rename = Directory.rename
-
-    def fails(self: Directory, name: str, to: str) -> None:
-        rename(self, name, to)
-        names.failures = 1
-
     with Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal") as queue:
         names = Names(path, monkeypatch)
         with BulkPublisher(queue._store) as ledger:
-            with monkeypatch.context() as patch:
-                patch.setattr(Directory, "rename", fails)
-                ledger.publish("w", 0, Rows("a", count))
-            assert names.failures == 0, "else no sync has failed"
+            publish_with_a_failed_rename(ledger, count, names, monkeypatch)
             ledger.publish("v", 0, Rows("b", count))
     names.cut(tmp_path / "cut")
     monkeypatch.undo()
