@@ -9,6 +9,7 @@ import resource
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import is_locked
 
 from pagequeue import _core
 
@@ -345,16 +346,6 @@ def borrowed(path: Path) -> _core.Region:
     """Map a page of a ring for reading, as a reader keeps it."""
     with path.open("rb") as file:
         return _core.Region(file.fileno(), SIZE, False, True)
-
-
-def is_locked(path: Path) -> bool:
-    """Whether another open file has the file's lock."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def test_map_is_lent_with_the_lock_and_given_back(tmp_path: Path, folder: int) -> None:

@@ -203,6 +203,27 @@ def test_rolled_back_pages_do_not_reappear(tmp_path: Path, monkeypatch: pytest.M
         assert [message.payload for message in queue.replay()] == [b"first", b"second"]
 
 
+def sync_beside_one_that_fails(
+    names: Names,
+    other: Queue,
+    monkeypatch: pytest.MonkeyPatch,
+    then: Callable[[], None] = lambda: None,
+) -> Callable[[Directory], None]:
+    """Return a sync of the directory before which, once, that of another process fails."""
+    sync = Directory.sync
+
+    def fails_beside(self: Directory) -> None:
+        if self.path == str(names.path):
+            monkeypatch.setattr(Directory, "sync", sync)
+            names.failures = 1
+            with pytest.raises(SyncFailed):
+                other._store.flusher.sync_names()
+            then()
+        sync(self)
+
+    return fails_beside
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_rolled_back_pages_do_not_reappear_after_the_failed_sync_of_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
@@ -212,14 +233,6 @@ def test_rolled_back_pages_do_not_reappear_after_the_failed_sync_of_another_proc
 
     def ends(*_: object) -> None:
         raise KeyboardInterrupt
-
-    def fails_beside(self: Directory) -> None:
-        if self.path == str(path):
-            monkeypatch.setattr(Directory, "sync", sync)
-            names.failures = 1
-            with pytest.raises(SyncFailed):
-                other._store.flusher.sync_names()
-        sync(self)
 
     def roll_back(*args: Any) -> None:  # noqa: ANN401
         if not is_killed:
@@ -233,7 +246,8 @@ def test_rolled_back_pages_do_not_reappear_after_the_failed_sync_of_another_proc
     ):
         producer.send(b"first")
         producer.flush()
-        names, sync = Names(path, monkeypatch), Directory.sync
+        names = Names(path, monkeypatch)
+        fails_beside = sync_beside_one_that_fails(names, other, monkeypatch)
         with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
             patch.setattr(Producer, "_commit_pages", ends)
             patch.setattr(publisher, "roll_back", roll_back)
@@ -315,17 +329,11 @@ def test_record_of_a_batch_that_the_failed_sync_of_another_process_dropped_is_th
     """I19: the sync of the record succeeds without its name, and the other process continues."""
     path = tmp_path / "q"
 
-    def fails_beside(self: Directory) -> None:
-        if self.path == str(path):
-            monkeypatch.setattr(Directory, "sync", sync)
-            names.failures = 1
-            with pytest.raises(SyncFailed):
-                other._store.flusher.sync_names()
-            thread = threading.Thread(target=other._store.flusher.resume)
-            thread.start()
-            thread.join(20)
-            assert not other.stats().sync_failed
-        sync(self)
+    def continues() -> None:
+        thread = threading.Thread(target=other._store.flusher.resume)
+        thread.start()
+        thread.join(20)
+        assert not other.stats().sync_failed
 
     def ends(*_: object) -> None:
         raise KeyboardInterrupt
@@ -335,7 +343,8 @@ def test_record_of_a_batch_that_the_failed_sync_of_another_process_dropped_is_th
         Queue(path, on_sync_failure="seal") as other,
         queue.producer() as producer,
     ):
-        names, sync = Names(path, monkeypatch), Directory.sync
+        names = Names(path, monkeypatch)
+        fails_beside = sync_beside_one_that_fails(names, other, monkeypatch, continues)
         with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
             patch.setattr(Directory, "sync", fails_beside)
             patch.setattr(BulkPublisher, "_enter", ends)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import os
 import random
@@ -451,16 +450,6 @@ def test_power_cut_leaves_no_group_before_the_head(tmp_path: Path) -> None:
 # --- maps that readers keep -----------------------------------------------------------------------
 
 
-def is_locked(path: Path) -> bool:
-    """Whether an open file of a page shares its lock."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def maps_of_pages(directory: Path) -> list[str]:
     """Return the maps that this process has of pages, those of removed files included."""
     lines = Path("/proc/self/maps").read_text("utf-8").splitlines()
@@ -496,7 +485,7 @@ def test_reader_shares_the_lock_of_the_page_that_it_is_in_alone(tmp_path: Path) 
     with Queue(tmp_path) as queue:  # no producer has mapped a page
         consumer, seen = queue.consumer(), set[Path]()
         while (message := consumer.poll()) is not None:
-            locked = [page for page in files(tmp_path) if is_locked(page)]
+            locked = [page for page in files(tmp_path) if support.is_locked(page)]
             assert len(locked) == 1
             seen.update(locked)
             assert message.payload == body(message.sequence)
@@ -603,9 +592,9 @@ def test_map_that_a_finalizer_borrows_meanwhile_is_lent_once(reading: Queue) -> 
                 gc.callbacks.remove(borrow)
         assert None not in found
         del found[1:]
-        assert is_locked(path)
+        assert support.is_locked(path)
         del found[:]
-        assert not is_locked(path)
+        assert not support.is_locked(path)
 
 
 def test_cursors_of_removed_consumers_are_unmapped(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import mmap
 import multiprocessing
@@ -178,6 +179,16 @@ def run_in_forks() -> None:
                 sys.stdout.flush()
                 os._exit(code)
         print_now(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether another open file has, or shares, the lock of a file."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def ready(process: subprocess.Popen[str]) -> str:
