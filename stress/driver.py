@@ -49,7 +49,7 @@ def scratch_directory() -> str:
 
 
 def violations_enough(usual: int) -> int:
-    """Return how many violations end a campaign: one where a test of a planted bug asks for it."""
+    """Return how many violations end a campaign: one, where a bug is planted."""
     return 1 if os.environ.get(FIRST_VARIABLE) else usual
 
 

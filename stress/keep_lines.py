@@ -239,7 +239,11 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
         deadline = max(deadline, time.monotonic() + budget.seconds / 2)
         for scenario, at in deaths.ordered(rng):
             enough = budget.cases is not None and outcome.cases >= budget.cases
-            if enough or time.monotonic() >= deadline or len(outcome.violations) >= VIOLATIONS_MAX:
+            if (
+                enough
+                or time.monotonic() >= deadline
+                or len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX)
+            ):
                 break
             again = (deaths.another(scenario, rng),) if rng.random() < 0.3 else ()
             survives = not scenario.cut and rng.random() < SURVIVES

@@ -188,7 +188,7 @@ def campaign(budget: Budget) -> Outcome:
             )
             for number, shape in enumerate(SHAPES)
         ]
-        while len(outcome.violations) < VIOLATIONS_MAX:
+        while len(outcome.violations) < driver.violations_enough(VIOLATIONS_MAX):
             if budget.cases is not None and outcome.cases >= budget.cases:
                 break
             if time.monotonic() - started >= budget.seconds:

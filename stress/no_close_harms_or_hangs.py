@@ -348,7 +348,9 @@ def campaign(budget: Budget) -> Outcome:
     deadline = time.monotonic() + budget.seconds
     base = driver.scratch_directory()
     outcome = Outcome(0, notes={"rounds": 0, "directory": base})
-    while (left := deadline - time.monotonic()) > 0 and len(outcome.violations) < VIOLATIONS_MAX:
+    while (left := deadline - time.monotonic()) > 0 and len(
+        outcome.violations
+    ) < driver.violations_enough(VIOLATIONS_MAX):
         if budget.cases is not None and outcome.cases >= budget.cases:
             break
         with tempfile.TemporaryDirectory(prefix="pagequeue-close-", dir=base) as directory:

@@ -156,7 +156,9 @@ def campaign(budget: Budget) -> Outcome:
     deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0, notes={"queues": 0, "pages compressed at the end": 0})
     turn = 0
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+    while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
+        VIOLATIONS_MAX
+    ):
         if budget.cases is not None and outcome.cases >= budget.cases:
             break
         directory = Path(tempfile.mkdtemp(prefix="compress-", dir=driver.scratch_directory()))

@@ -347,7 +347,7 @@ def campaign(budget: Budget) -> Outcome:
         rng.shuffle(places)
         for point, host_first in places:
             enough = budget.cases is not None and outcome.cases >= budget.cases
-            failed = len(outcome.violations) >= VIOLATIONS_MAX
+            failed = len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX)
             if enough or failed or time.monotonic() >= deadline:
                 return outcome
             # Not the holder: it would stop while it stages pages, with a lock of its own.

@@ -230,7 +230,11 @@ def campaign(budget: Budget) -> Outcome:
 
     def is_over() -> bool:
         done = budget.cases is not None and outcome.cases >= budget.cases
-        return done or len(outcome.violations) >= VIOLATIONS_MAX or time.monotonic() > deadline
+        return (
+            done
+            or len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX)
+            or time.monotonic() > deadline
+        )
 
     try:
         while not is_over():

@@ -66,7 +66,9 @@ class Run:
     def is_over(self) -> bool:
         """Whether enough was run, or a violation was found."""
         outcome, cases = self.outcome, self.budget.cases
-        if len(outcome.violations) >= VIOLATIONS_MAX or (cases and outcome.cases >= cases):
+        if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX) or (
+            cases and outcome.cases >= cases
+        ):
             return True
         return self.whole_runs > 0 and time.monotonic() > self.deadline
 

@@ -397,7 +397,9 @@ def campaign(budget: Budget) -> Outcome:
     importlib.import_module("pagequeue")
     gc.collect()
     gc.freeze()
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+    while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
+        VIOLATIONS_MAX
+    ):
         if budget.cases is not None and outcome.cases >= budget.cases:
             break
         plan = Plan(rng.getrandbits(32))

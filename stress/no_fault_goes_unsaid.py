@@ -234,7 +234,9 @@ class Campaign:
         """Play cases until they are done, the time is up, or violations are enough to examine."""
         tally = Tally()
         for case in cases:
-            if time.monotonic() >= self.deadline or len(tally.violations) >= DISTINCT_MAX:
+            if time.monotonic() >= self.deadline or len(
+                tally.violations
+            ) >= driver.violations_enough(DISTINCT_MAX):
                 break
             with tempfile.TemporaryDirectory(dir=self.directory) as place:
                 tally.add(case, self.play(case, Path(place)))

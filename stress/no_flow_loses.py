@@ -301,7 +301,7 @@ class Round:
             self.counts["came again"] += number < furthest
             uid_before, expected = uid, number + 1
             furthest, acked = max(furthest, number + 1), max(acked, acknowledged)
-            if len(self.violations) >= VIOLATIONS_MAX:
+            if len(self.violations) >= driver.violations_enough(VIOLATIONS_MAX):
                 return
         if furthest != self.total:
             self.violations.append(f"{furthest} of {self.total} elements came out")

@@ -193,7 +193,7 @@ def campaign(budget: Budget) -> Outcome:
                 spent = budget.cases is not None and outcome.cases >= budget.cases
                 if spent or not disks or time.monotonic() > deadline:
                     break
-                if len(outcome.violations) >= VIOLATIONS_MAX:
+                if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
                     break
                 disk = disks[number % len(disks)]
                 directory = base / f"episode-{number}"

@@ -55,7 +55,7 @@ def campaign(budget: Budget) -> Outcome:
     while time.monotonic() < deadline and budget.cases != outcome.cases:
         with tempfile.TemporaryDirectory(dir=driver.scratch_directory()) as directory:
             _one_queue(os.path.join(directory, "q"), rng, outcome, deadline, budget.cases)
-        if len(outcome.violations) >= VIOLATIONS_MAX:
+        if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
             break
     return outcome
 
@@ -83,7 +83,7 @@ def _one_queue(
             after = _acknowledged(queue)
             outcome.violations += found.wrong(place, after)
             place = after
-            if len(outcome.violations) >= VIOLATIONS_MAX:
+            if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
                 return
 
 

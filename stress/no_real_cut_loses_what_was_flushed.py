@@ -350,7 +350,9 @@ def cut_disk(kind: str, directory: Path, budget: Budget) -> Outcome:
         cutter = Cutter(disk, directory, rng)
         outcome = cutter.outcome
         try:
-            while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+            while time.monotonic() < deadline and len(
+                outcome.violations
+            ) < driver.violations_enough(VIOLATIONS_MAX):
                 if budget.cases is not None and outcome.cases >= budget.cases:
                     break
                 cutter.round()

@@ -252,7 +252,9 @@ def campaign(budget: Budget) -> Outcome:
     deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0)
     with tempfile.TemporaryDirectory(dir=driver.scratch_directory()) as directory:
-        while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+        while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
+            VIOLATIONS_MAX
+        ):
             for target in targets(directory, rng):
                 for _ in range(TURN_CASES):
                     if outcome.cases == budget.cases:

@@ -218,7 +218,9 @@ def campaign(budget: Budget) -> Outcome:
         lodgers = [Lodger(role, base) for role in (sit, come_and_go)]
         reports: list[list[Report]] = [[], []]
         try:
-            while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+            while time.monotonic() < deadline and len(
+                outcome.violations
+            ) < driver.violations_enough(VIOLATIONS_MAX):
                 if budget.cases is not None and outcome.cases >= budget.cases:
                     break
                 directory = Path(base) / str(outcome.cases)

@@ -286,7 +286,9 @@ def campaign(budget: Budget) -> Outcome:
     base = driver.scratch_directory()
     outcome.violations += huge_trim(base)
     deadline = time.monotonic() + budget.seconds * (1 - LINES_SHARE)
-    while time.monotonic() < deadline and len(outcome.violations) < VIOLATIONS_MAX:
+    while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
+        VIOLATIONS_MAX
+    ):
         left = ROUND_KILLS_MAX
         if budget.cases is not None:
             left = min(left, budget.cases - outcome.cases)

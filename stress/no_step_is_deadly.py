@@ -86,7 +86,7 @@ class Campaign:
     def finished(self) -> bool:
         """Whether the budget is used up, or there are enough violations to examine."""
         enough = self.budget.cases is not None and self.outcome.cases >= self.budget.cases
-        failed = len(self.outcome.violations) >= VIOLATIONS_MAX
+        failed = len(self.outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX)
         return enough or failed or time.monotonic() >= self.deadline
 
     def scene(self, name: str, play: Callable[[Scene], None]) -> None:

@@ -47,6 +47,7 @@ def in_rounds(
     """
     rng = random.Random(budget.seed)
     deadline = time.monotonic() + budget.seconds
+    violations_max = driver.violations_enough(violations_max)
     base = driver.scratch_directory()
     outcome = Outcome(0, notes={"rounds": 0, "directory": base})
     while time.monotonic() < deadline and len(outcome.violations) < violations_max:

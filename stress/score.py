@@ -2,10 +2,10 @@
 
 Each campaign that must catch a bug is run as a user runs it, in a separate process, with the bug
 in the core that it builds, in the library that its child imports, or in the model that it searches.
-A bug is caught when every one of these campaigns reports a violation in its budget, having tried at
-least one case. First each campaign is run without a bug, by the same seed: one that then reports a
-violation is disqualified, and all its bugs count as missed. Exit code: 0 all were caught, 1 one was
-missed, 2 wrong usage.
+A bug is caught when every one of these campaigns reports a violation, having tried at least one
+case, in its budget or in the longer ones of two more runs with other seeds. First each campaign is
+run without a bug, by the same seed: one that then reports a violation is disqualified, and all its
+bugs count as missed. Exit code: 0 all were caught, 1 one was missed, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ GRACE_SECONDS = 180.0
 SHORT_COUNT = 8
 SHORT_BUDGET = 15.0
 """A short run takes only such as need no more."""
+TRIES = (1.0, 2.0, 4.0)
+"""Multiples of its seconds that a campaign has, each time with another seed, until it catches the
+bug: what it tries is random, and a busy machine lets it try less."""
 CONTROL_SECONDS = 30.0
 WORDS_MAX = 110
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +70,8 @@ def environment(plant: Plant | None) -> dict[str, str]:
     found = dict(os.environ)
     for variable in (variant.CHANGES_VARIABLE, driver.PATCH_VARIABLE, variant.CORE_VARIABLE):
         found.pop(variable, None)
+    if plant is not None:
+        found[driver.FIRST_VARIABLE] = "1"
     if plant is not None and plant.changes is not None:
         plant.changes.sources()  # raises here if its texts are gone
         found[variant.CHANGES_VARIABLE] = plant.changes.as_text()
@@ -102,6 +107,19 @@ def attempt(campaign: str, plant: Plant | None, seconds: float, seed: int) -> di
     return record
 
 
+def attempts(campaign: str, plant: Plant, seconds: float, seed: int) -> dict[str, Any]:
+    """Run a campaign until it catches the bug, a few times at most; return the last record."""
+    record: dict[str, Any] = {}
+    tried = 0
+    for number, times in enumerate(TRIES):
+        record = attempt(campaign, plant, seconds * times, seed + number)
+        if record["violations"] and record["cases"]:
+            record["cases"] += tried
+            break
+        tried += record["cases"]
+    return record
+
+
 def judged(plant: Plant, campaign: str, seconds: float, seed: int) -> Result:
     """Run one campaign with one bug."""
     started = time.monotonic()
@@ -114,7 +132,7 @@ def judged(plant: Plant, campaign: str, seconds: float, seed: int) -> Result:
         violations = missing or ([wrong] if wrong else [])
         record: dict[str, Any] = {"cases": int(not missing), "violations": violations}
     else:
-        record = attempt(campaign, plant, seconds, seed)
+        record = attempts(campaign, plant, seconds, seed)
     words = (record["violations"] or ["no violation was noticed"])[0]
     caught = bool(record["violations"]) and record["cases"] > 0
     took = time.monotonic() - started

@@ -22,6 +22,8 @@ IN_C = [plant for plant in PLANTS if plant.changes is not None]
 TRAPS = 25
 """At least so many bugs are planted, and in each of the three ways."""
 
+CAUGHT = {"cases": 9, "violations": ["lost 4"]}
+
 
 def by_name(plant: Plant) -> str:
     """Name a case after its bug."""
@@ -120,19 +122,32 @@ def test_bug_that_is_not_noticed_or_not_tried_is_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither silence nor a campaign that could not start counts as catching."""
-    answers = iter(
-        [
-            {"cases": 9, "violations": []},
-            {"cases": 0, "violations": ["it could not start"]},
-            {"cases": 9, "violations": ["lost 4"]},
-        ]
-    )
-    monkeypatch.setattr(score, "attempt", lambda *_: next(answers))
+    silent = {"cases": 9, "violations": []}
+    broken = {"cases": 0, "violations": ["it could not start"]}
+    answers = iter([silent, silent, silent, silent, broken, broken, CAUGHT])
+    monkeypatch.setattr(score, "attempt", lambda *_: dict(next(answers)))
     for code in (1, 1, 0):
         assert score.main(["length_first", "--seed", "1", "--no-controls"]) == code
     printed = capsys.readouterr().out
     assert printed.count("MISSED") == 2
     assert "missed: length_first" in printed
+
+
+def test_bug_that_was_missed_is_looked_for_longer_with_another_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All cases that were tried are counted; the first run that catches it is the last one."""
+    asked = []
+
+    def attempt(_: str, plant: Plant | None, seconds: float, seed: int) -> dict[str, object]:
+        asked.append((seconds, seed))
+        return dict(CAUGHT) if plant and len(asked) == 2 else {"cases": 4, "violations": []}
+
+    monkeypatch.setattr(score, "attempt", attempt)
+    arguments = ["length_first", "--seed", "7", "--seconds", "3", "--no-controls"]
+    assert score.main(arguments) == 0
+    assert asked == [(3, 7), (6, 8)]
+    assert f"{4 + 9} cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("found", [["there is always something"], []])
