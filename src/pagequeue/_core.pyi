@@ -413,6 +413,7 @@ def assign_sequences(
     new_first_sequence: int,
     timestamp: int,
     queue_id: bytes,
+    one_batch: bool,
     /,
 ) -> int: ...
 def resync(

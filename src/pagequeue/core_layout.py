@@ -36,6 +36,7 @@ RECORDS: Final[dict[str, np.dtype[np.void]]] = {
 
 NUMBERS: Final[tuple[str, ...]] = (
     "FORMAT_VERSION",
+    "COMMIT_CONTINUES",
     "END_OF_PAGE",
     "MORE_OF_BATCH",
     "LARGE_MESSAGE",

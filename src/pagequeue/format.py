@@ -45,7 +45,8 @@ INDEX_RECORD: Final = np.dtype([("timestamp", "<i8"), ("position", "<u4")])
 PAGE_HEADER: Final = np.dtype(
     [
         ("magic", "V8"),
-        ("version", "<u4"),
+        ("version", "<u2"),
+        ("flags", "<u2"),
         ("checksum", "<u4"),  # CRC-32C of this header with this word as zero
         ("page_number", "<u8"),
         ("queue_id", "V16"),
@@ -337,6 +338,8 @@ FRAGMENT: Final = np.dtype(
 """What the end mark of a page with a fragment has as its payload, and then a checksum for each
 block. The fragment's bytes follow the mark."""
 
+COMMIT_CONTINUES: Final = 1
+"""Flag in a page's header: the next page has messages of the same bulk commit."""
 END_OF_PAGE: Final = 1 << 31
 """Flag in `length`: no frame follows in this page; the next page continues the sequence."""
 MORE_OF_BATCH: Final = 1 << 30
@@ -418,6 +421,15 @@ SHIP: Final = "-ship"
 CURSOR: Final = "-readMeta."
 """Part of every cursor file's name, and of no prefix."""
 PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def staged_id(queue_id: bytes) -> bytes:
+    """Return the id that staged pages have until they become pages of a queue: its bits inverted.
+
+    No frame of one is valid in the other; and recovery sees whose page it is, when a power cut kept
+    its name and not what the commit wrote.
+    """
+    return bytes(byte ^ 0xFF for byte in queue_id)
 
 
 def has_more(word: int) -> bool:

@@ -101,15 +101,18 @@ class ByMark:
             because recovery need not check such a page.
         above: the damage is at the mark or above it.
         may_repair: below the mark it may be repaired as well, if that loses no message.
+        after: the damage is in a page after that of the mark; None: as above it.
     """
 
     below: Fails
     above: Works | Fails
     may_repair: bool = False
+    after: Works | None = None
 
     def __str__(self) -> str:
         below = f"{self.below}, or it is repaired" if self.may_repair else self.below
-        return f"below the durable mark {below}; above it {self.above}"
+        after = f"; in a page after that of the mark {self.after}" if self.after else ""
+        return f"below the durable mark {below}; above it {self.above}{after}"
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ class Judge:
         sequence = self.hit.sequence or 0
         is_lost = outcome.below.kind == "MissingPage" and self._is_durable_page()
         if self.hit.sequence is None or (sequence >= self._durable() and not is_lost):
-            return self.disagreements(interface, outcome.above, seen)
+            above = outcome.above if self._is_durable_page() else outcome.after or outcome.above
+            return self.disagreements(interface, above, seen)
         before_mark = (self.hit.page or 0) < self._mark_page()
         if (before_mark or outcome.may_repair) and "error" not in seen:
             return self.disagreements(interface, Works("all"), seen)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from stress.corpus.victim import Victim
 
 WRITTEN_AGAIN = Works("all", "header of page")
+MADE_AGAIN = Works("before", "made page")
+"""In a page that no flush has passed, which could be one of a commit."""
 
 
 def page_kind(
@@ -49,8 +51,13 @@ def page_kind(
 WRONG_SIZE = Fails("CorruptPage", "wrong size")
 lossy_size = page_kind(WRONG_SIZE, CUT_OFF, Leaves())
 harmless_size = page_kind(WRONG_SIZE, CUT_OFF, Repairs())
-magic = page_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN, Repairs())
-checksum = page_kind(Fails("CorruptPage", "wrong checksum"), WRITTEN_AGAIN, Repairs())
+MAGIC, CHECKSUM = Fails("CorruptPage", "wrong magic"), Fails("CorruptPage", "wrong checksum")
+magic = page_kind(MAGIC, WRITTEN_AGAIN, Repairs()).but(
+    after_cut=ByMark(MAGIC, WRITTEN_AGAIN, after=MADE_AGAIN)
+)
+checksum = page_kind(CHECKSUM, WRITTEN_AGAIN, Repairs()).but(
+    after_cut=ByMark(CHECKSUM, WRITTEN_AGAIN, after=MADE_AGAIN)
+)
 overwritten = page_kind(Fails("CorruptPage", "wrong magic"), CUT_OFF, Leaves())
 NEWER = Fails("NewerFormat", "upgrade", placed=False)
 newer = page_kind(NEWER, NEWER, Leaves()).but(

@@ -23,7 +23,7 @@ from stress.corpus.damage import (
     Works,
 )
 from stress.corpus.frames import CHECKSUM, LENGTH, NOTHING
-from stress.corpus.sealed_pages import WRITTEN_AGAIN
+from stress.corpus.sealed_pages import MADE_AGAIN, MAGIC, WRITTEN_AGAIN
 from stress.corpus.victim import WRITE_META
 
 if TYPE_CHECKING:
@@ -223,9 +223,9 @@ def _(victim: Victim) -> Hit:
     return victim.at_page(victim.active, victim.end(victim.active))
 
 
-@active_kind(Fails("CorruptPage", "wrong magic"), WRITTEN_AGAIN).but(repair=Repairs())(
-    "active page without header", "the header of the active page is zeroed"
-)
+@active_kind(MAGIC, WRITTEN_AGAIN).but(
+    repair=Repairs(), after_cut=ByMark(MAGIC, WRITTEN_AGAIN, after=MADE_AGAIN)
+)("active page without header", "the header of the active page is zeroed")
 def _(victim: Victim) -> Hit:
     victim.poke(victim.page(victim.active), 0, bytes(fmt.PAGE_HEADER_BYTES))
     return victim.at_page(victim.active)

@@ -12,7 +12,7 @@ typedef struct {
 } view;
 
 typedef struct {
-    int good;
+    int good, is_continued, is_staged;
     uint64_t first_sequence;
     int64_t floor_timestamp;
 } header;
@@ -50,7 +50,7 @@ static view view_of(const cut_trace *trace, cut_name_kind kind, uint64_t number)
 
 static header header_of(const recovery *run, uint64_t number) {
     view page = view_of(run->trace, CUT_IS_PAGE, number);
-    header found = {0, PQ_UNSET_SEQUENCE, 0};
+    header found = {.first_sequence = PQ_UNSET_SEQUENCE};
     if (page.bytes == NULL || page.size != run->page_bytes) {
         return found;
     }
@@ -64,6 +64,14 @@ static header header_of(const recovery *run, uint64_t number) {
                  memcmp(cleared + PQ_PAGE_HEADER_QUEUE_ID, run->all.bytes + PQ_ALL_META_QUEUE_ID,
                         16) == 0 &&
                  memcmp(cleared + PQ_PAGE_HEADER_PAGE_NUMBER, &number, 8) == 0;
+    uint16_t flags;
+    memcpy(&flags, cleared + PQ_PAGE_HEADER_FLAGS, 2);
+    found.is_continued = found.good && (flags & PQ_COMMIT_CONTINUES) != 0;
+    found.is_staged = !found.good;
+    for (int i = 0; i < 16; i++) { /* with the inverted id of the queue */
+        found.is_staged &= (cleared[PQ_PAGE_HEADER_QUEUE_ID + i] ^
+                            run->all.bytes[PQ_ALL_META_QUEUE_ID + i]) == 0xff;
+    }
     memcpy(&found.first_sequence, cleared + PQ_PAGE_HEADER_FIRST_SEQUENCE, 8);
     memcpy(&found.floor_timestamp, cleared + PQ_PAGE_HEADER_FLOOR_TIMESTAMP, 8);
     return found;
@@ -157,13 +165,13 @@ static void scan(const recovery *run, uint64_t number, const header *of, uint64_
     pq_scan(&at, PQ_PAGE_HEADER_BYTES, first, end, of->floor_timestamp, PQ_INDEX_NONE, found);
 }
 
-/* --- large messages --------------------------------------------------------------------------- */
+/* --- commits ---------------------------------------------------------------------------------- */
 
 static cut_result large(recovery *run, uint64_t number, uint64_t position, uint64_t sequence,
                         uint64_t last);
 
 /* Whether a page begins with the head of a large message of which something is missing. */
-static int is_torn(recovery *run, uint64_t number, uint64_t first) {
+static int is_large_torn(recovery *run, uint64_t number, uint64_t first) {
     view page = view_of(run->trace, CUT_IS_PAGE, number);
     uint32_t word, fragments;
     memcpy(&word, page.bytes + PQ_PAGE_HEADER_BYTES, 4);
@@ -188,6 +196,32 @@ static int is_torn(recovery *run, uint64_t number, uint64_t first) {
     return large(run, number, PQ_PAGE_HEADER_BYTES, first, last) != CUT_FINE;
 }
 
+/* Whether something is missing of the commit that goes on in a page. */
+static int is_torn(recovery *run, uint64_t number, header of) {
+    for (;;) {
+        uint64_t first = of.first_sequence == PQ_UNSET_SEQUENCE ? 0 : of.first_sequence;
+        if (is_large_torn(run, number, first)) {
+            return 1;
+        }
+        if (!of.is_continued) {
+            return 0;
+        }
+        pq_scanned found;
+        scan(run, number, &of, first, PQ_SEQUENCE_MAX, &found);
+        of = header_of(run, ++number);
+        if (found.stopped != PQ_READ_END || !of.good ||
+            of.first_sequence != found.whole_sequence) {
+            return 1;
+        }
+        if (!of.is_continued) {
+            scan(run, number, &of, of.first_sequence, PQ_SEQUENCE_MAX, &found);
+            if (found.stopped != PQ_READ_END && found.whole_sequence == of.first_sequence) {
+                return 1;
+            }
+        }
+    }
+}
+
 /* Follows an end-of-page marker. 1: there is a page to scan; 0: an empty one is made; -1: damage. */
 static int follow(const recovery *run, uint64_t number, const pq_scanned *before, header *of) {
     view page = view_of(run->trace, CUT_IS_PAGE, number);
@@ -198,9 +232,14 @@ static int follow(const recovery *run, uint64_t number, const pq_scanned *before
     if (!of->good && before->sequence < run->durable) {
         return -1;
     }
+    int is_torn = !of->good, is_staged = of->is_staged;
+    of->is_continued = 0;
     of->first_sequence = before->sequence;
     of->floor_timestamp = before->timestamp;
-    return page.bytes != NULL && page.size == run->page_bytes;
+    if (page.bytes == NULL || page.size != run->page_bytes || is_staged) {
+        return 0;
+    }
+    return !(is_torn && number > run->durable_page); /* its frames could be some of a commit */
 }
 
 /* Checks from the durable mark on; leaves the tail in `found`. */
@@ -212,7 +251,7 @@ static cut_result tail(recovery *run, uint64_t *number, pq_scanned *found) {
     *number = start(run, &of);
     for (;;) {
         uint64_t first = of.first_sequence == PQ_UNSET_SEQUENCE ? 0 : of.first_sequence;
-        if (first >= run->durable && is_torn(run, *number, first)) {
+        if (first >= run->durable && is_torn(run, *number, of)) {
             memset(found, 0, sizeof *found); /* it is dropped, with all of its pages */
             found->whole_sequence = found->sequence = first;
             found->position = found->whole_position = PQ_PAGE_HEADER_BYTES;

@@ -525,7 +525,8 @@ static void try_restamp(source *from, const pq_place *at) {
         count = odd_u64(from, at->page_bytes);
     }
     uint64_t done = UINT64_MAX;
-    int result = pq_assign_sequences(at, count, state, first, time, &done);
+    int one_batch = below(from, 2);
+    int result = pq_assign_sequences(at, count, state, first, time, one_batch, &done);
     MUST(done <= count && done <= at->page_bytes / PQ_FRAME_BYTES);
     MUST(result == -1 || (result == 0 && done == count));
     pq_place stamped = *at;
@@ -534,7 +535,7 @@ static void try_restamp(source *from, const pq_place *at) {
     for (uint64_t i = 0; i < done; i++) {
         pq_frame frame;
         MUST(pq_check_at(&stamped, position, first + i, &frame) == PQ_READ_FRAME);
-        MUST((frame.word & PQ_MORE_OF_BATCH) == 0);
+        MUST(((frame.word & PQ_MORE_OF_BATCH) != 0) == (one_batch && i + 1 < count));
         MUST(time == PQ_TIMESTAMP_NOW || frame.timestamp == time);
         if (at->index != NULL && i < at->index_capacity) {
             uint32_t record;

@@ -107,8 +107,11 @@ from stress.plants.keeping import (  # noqa: F401  the same
     unacked_not_looked_at,
 )
 from stress.plants.large import (  # noqa: F401  the same
+    commit_not_recovered,
+    flag_of_a_dropped_commit_kept,
     fragments_not_recovered,
     half_a_message_kept,
+    last_page_of_a_commit_not_checked,
     live_writers_pages_removed,
     next_page_counted,
     staged_pages_not_synced,

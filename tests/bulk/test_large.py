@@ -178,10 +178,10 @@ def test_a_staged_page_that_was_changed_is_not_published(tmp_path: Path, *, even
         for i, payload in enumerate(sent):
             copy = private_region(page.read(0, 4096), 4096)
             copy.queue_id = store.meta.queue_id
-            assert _core.assign_sequences(copy, index, 0, 11, 70, -1, bytes(16)) == 11
+            assert _core.assign_sequences(copy, index, 0, 11, 70, -1, bytes(16), False) == 11
             copy.write(0, page.read(0, 4096))
             copy.write(at + 8, bytes([copy.read(at + 8, 1)[0] ^ 1]))  # of its timestamp
-            assert _core.assign_sequences(copy, index, 0, 11, 70, -1, bytes(16)) == i
+            assert _core.assign_sequences(copy, index, 0, 11, 70, -1, bytes(16), False) == i
             at += fmt.frame_bytes(len(payload))
 
 

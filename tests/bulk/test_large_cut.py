@@ -163,10 +163,10 @@ def test_torn_record_of_a_commit_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["send", "open", "batch", "always"])
-def test_only_a_single_message_that_nobody_flushes_is_not_synced(
+def test_what_nobody_flushes_is_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """I19: several messages are synced before the marker, because a cut may not part them."""
+    """M1 to M5: recovery keeps all of it or none; who waits for its sync does so before M3."""
     calls: list[str] = []
 
     def counted(name: str) -> Callable[[int], object]:
@@ -191,7 +191,7 @@ def test_only_a_single_message_that_nobody_flushes_is_not_synced(
             producer.send_many([BIG, b"another"])
         else:
             producer.send(BIG)
-        assert bool(calls) == (how in {"batch", "always"})
+        assert bool(calls) == (how == "always")
         assert payloads(queue)[1] == BIG
 
 
@@ -216,7 +216,8 @@ def test_temporary_queue_of_staged_pages_is_never_synced(
             synced.append(f"{path_of(folder)}/{given[1]}")
         return _core.Region.make(folder, *given)
 
-    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=PAGE_BYTES, sync="always") as queue, queue.producer() as producer:
         for name in ("fsync", "fdatasync"):
             monkeypatch.setattr(os, name, noted(getattr(os, name)))
         made_by = SimpleNamespace(Region=SimpleNamespace(make=make), identity=_core.identity)

@@ -127,10 +127,10 @@ def test_waiting_for_a_publisher_that_makes_progress_does_not_time_out(
     real = staged_pages._assign_page
     begun = threading.Event()
 
-    def slow(*args: object) -> int:
+    def slow(*args: object, **options: bool) -> int:
         begun.set()
         time.sleep(0.4)
-        return real(*args)  # type: ignore[arg-type]
+        return real(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(staged_pages, "_assign_page", slow)
     failed: list[BaseException] = []
@@ -422,7 +422,7 @@ def test_a_staged_page_whose_sync_fails_stops_only_its_own_call(
         real(fd)
 
     sent = [*(b"%05d" % i * 40 for i in range(LARGE_COUNT)), b"x" * 3 * queue.page_bytes]
-    with queue.producer() as producer:
+    with Queue(queue.directory, sync="always") as other, other.producer() as producer:
         producer.send(b"first")
         monkeypatch.setattr(os, "fdatasync", fails_once)
         caught = None

@@ -44,7 +44,7 @@ def page_header(number: int, identity: bytes, first: int, floor: int, created: i
     [
         (fmt.FRAME, 16, [0, 4, 8]),
         (fmt.INDEX_RECORD, 12, [0, 8]),
-        (fmt.PAGE_HEADER, 64, [0, 8, 12, 16, 24, 40, 48, 56]),
+        (fmt.PAGE_HEADER, 64, [0, 8, 10, 12, 16, 24, 40, 48, 56]),
         (fmt.ALL_META, 64, [0, 8, 12, 16, 32, 40, 48, 56, 60]),
         (fmt.READ_META, 64, [0, 8, 12, 16, 32, 40, 48, 56, 60]),
         (fmt.CURSOR_META, 128, [0, 8, 12, 16, 32, 36, 40, 48, 56, 64, 72, 80]),

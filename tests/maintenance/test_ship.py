@@ -460,14 +460,23 @@ def shipped(directory: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("noted_bytes", slow_but([2 * SMALL], [1, 2 * SMALL, 5 * SMALL]))
-def test_a_replica_never_ends_inside_a_large_message(
-    queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted_bytes: int
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_replica_never_ends_inside_a_large_message_or_a_commit(
+    queue: Queue,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    noted_bytes: int,
+    *,
+    at_once: bool,
 ) -> None:
-    """I20, I23: after each page that is copied, and if copying ends there by an error."""
+    """I19, I20, I23: after each page that is copied, and if copying ends there by an error."""
     monkeypatch.setattr(shipping, "NOTED_BYTES", noted_bytes)
     sent = [large(0), b"small", large(1)]
     with queue.producer() as producer:
-        producer.send_many(sent)
+        if at_once:
+            producer.send_many(sent)
+        for payload in [] if at_once else sent:
+            producer.send(payload)
     queue.rotate()
     pages = queue._store.tail.page_number - 1
     copy = shipping._Shipping._copy
@@ -491,7 +500,8 @@ def test_a_replica_never_ends_inside_a_large_message(
         monkeypatch.setattr(shipping._Shipping, "_copy", copy)
         assert queue.ship(target).end_sequence == len(sent)
         assert shipped(target) == sent
-    assert {len(payloads) for payloads in found} == set(range(len(sent) + 1))
+    counts = {0, len(sent)} if at_once else set(range(len(sent) + 1))
+    assert {len(payloads) for payloads in found} == counts
     assert all(payloads == sent[: len(payloads)] for payloads in found)
 
 
@@ -500,7 +510,8 @@ def test_a_reader_ships_no_part_of_a_large_message(tmp_path: Path) -> None:
     sent = [b"before", large(0), b"after"]
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:
         with queue.producer() as producer:
-            producer.send_many(sent)
+            for payload in sent:
+                producer.send(payload)
         queue.rotate()
         meta = queue._store.write_meta
         ends = set()

@@ -11,6 +11,7 @@ import pytest
 from plugin import START, Disk
 
 from pagequeue import _core, errors
+from pagequeue import format as fmt
 from pagequeue.meta.all_meta import read_all_meta
 from pagequeue.page.header import PageHeader, decode_header
 from pagequeue.page.page import Page, map_file, writable_index
@@ -51,8 +52,9 @@ def positions(disk: Disk) -> list[int]:
 def test_header_is_read_back_as_written() -> None:
     """A header holds the number and the queue of its page."""
     assert decode_header(HEADER.encode(), HEADER.queue_id, 7, "p") == HEADER
-    unset = HEADER._replace(first_sequence=None)
-    assert decode_header(unset.encode(), HEADER.queue_id, 7, "p") == unset
+    for change in ({"first_sequence": None}, {"is_continued": True}, {"is_compressed": True}):
+        other = HEADER._replace(**change)
+        assert decode_header(other.encode(), HEADER.queue_id, 7, "p") == other
 
 
 def test_every_changed_byte_of_a_header_is_noticed() -> None:
@@ -68,6 +70,7 @@ def test_every_changed_byte_of_a_header_is_noticed() -> None:
     ("change", "reason"),
     [
         ({"queue_id": bytes(16)}, "a page of another queue"),
+        ({"queue_id": fmt.staged_id(HEADER.queue_id)}, "as it was staged"),
         ({"page_number": 8}, "it is page 8, not 7"),
     ],
 )
@@ -88,6 +91,15 @@ def test_page_of_a_newer_version_is_refused(disk: Disk) -> None:
         list(queue.replay())
     with pytest.raises(errors.NewerFormat), disk.open() as queue:
         queue.producer()
+
+
+def test_page_with_an_unknown_flag_is_refused() -> None:
+    """What a flag of a newer version promises, this one cannot keep."""
+    data = bytearray(HEADER.encode())
+    data[10:16] = struct.pack("<HI", 2, 0)
+    data[12:16] = struct.pack("<I", _core.crc32c(bytes(data)))
+    with pytest.raises(errors.NewerFormat, match="flags 0x2"):
+        decode_header(bytes(data), HEADER.queue_id, 7, "p")
 
 
 @pytest.mark.parametrize("size", [0, 64, 4095, 4097, 8192])

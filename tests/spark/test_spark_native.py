@@ -26,6 +26,7 @@ from support import flip
 
 from pagequeue import Queue, Retention, _core, errors
 from pagequeue import format as fmt
+from pagequeue.page.header import parse_header
 from pagequeue.page.page import REASONS, private_page
 
 pytest.importorskip("pyspark")
@@ -573,6 +574,21 @@ def _number(there: Path) -> None:
     page_path(there, 2).write_bytes(page_path(there, 3).read_bytes())
 
 
+def _flag(there: Path) -> None:
+    """A flag that only a newer version knows, under the right checksum."""
+    page = page_path(there, 2)
+    head = bytearray(page.read_bytes()[: fmt.PAGE_HEADER_BYTES])
+    head[10:16] = struct.pack("<HI", 4, 0)
+    head[12:16] = struct.pack("<I", _core.crc32c(bytes(head)))
+    overwrite(page, 0, bytes(head))
+
+
+def _staged(there: Path) -> None:
+    page = page_path(there, 2)
+    header = parse_header(page.read_bytes()[: fmt.PAGE_HEADER_BYTES], str(page))
+    overwrite(page, 0, header._replace(queue_id=fmt.staged_id(header.queue_id)).encode())
+
+
 def _shorter(there: Path) -> None:
     os.truncate(page_path(there, 2), 2048)
 
@@ -607,8 +623,8 @@ def _no_index(there: Path) -> None:
 
 SEEN = (
     damage_payload, _checksum, _timestamp, _length, _hole, _mark, _early_mark, _moved,
-    damage_other_queue, _other_frames, _magic, _header, _number, _shorter, _longer, _missing, _link,
-    _fifo,
+    damage_other_queue, _other_frames, _magic, _header, _flag, _staged, _number, _shorter, _longer,
+    _missing, _link, _fifo,
 )  # fmt: skip
 QUICK = (damage_payload, _missing)
 WHOLE, IN_PIECES = 1 << 30, 2000

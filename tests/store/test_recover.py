@@ -314,10 +314,9 @@ def test_next_page_lost_after_an_end_of_page_marker_is_created_again(disk: Disk,
         disk.index(2).unlink()
     with disk.open() as queue:
         kept = queue.tail_sequence
-        assert ("wrote the header of page 2 again" in queue.recovery.actions) is (
-            lost in {"header", "unset"}
-        )
-    assert kept == {"page": 3, "short": 3, "unset": 6}.get(lost, 5)
+        made_again = any("made page 2 again (" in action for action in queue.recovery.actions)
+        assert made_again is (lost in {"header", "short", "unset"})
+    assert kept == (5 if lost == "index" else 3)
     check_recovered(disk, MESSAGES[:kept])
     assert disk.page(2).read_bytes()[:56][16:] == header[16:56]
 

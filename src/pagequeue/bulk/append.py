@@ -54,8 +54,8 @@ def append_pages(
         at: the sequence that the first one must get; None: any.
         timeout: seconds to wait for room; None: the queue's `full_timeout`.
         check: called now and then; raises if the messages are not to be sent any more.
-        synced: whether a single message too is put on stable storage before it is visible, because
-            the sender will flush it, and others should not wait for that.
+        synced: whether they are put on stable storage before they are visible, because the sender
+            will flush them, and others should not wait for that.
 
     Returns:
         their sequences.
@@ -75,8 +75,6 @@ def append_pages(
     check_size(store, chunk.lengths)
     if at is not None and at != store.tail.sequence:
         raise overtaken(store, store.tail.sequence)
-    # Of several messages a power cut could leave some, if their pages were not synced first.
-    synced = synced or len(chunk.lengths) > 1
     with store.folder.descriptor, StagingDirectory(store) as path:
         staged = stage(store, path, [chunk], check, synced=synced)
         deadline = store.roller.deadline(timeout)

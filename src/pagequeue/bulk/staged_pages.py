@@ -116,6 +116,8 @@ class StagedPages:
         position: end of the messages in the last one.
         first_time: of the first message, ns since 1970; None: the commit assigns their times.
         is_synced: whether the commit puts them on stable storage before it publishes them.
+        chained: up to which of them, counted from 1, a power cut must have all or none; 0: nothing
+            has to say that, because they are synced, or one message says it.
     """
 
     def __init__(
@@ -128,10 +130,13 @@ class StagedPages:
         is_synced: bool,
     ) -> None:
         self._path = path
-        self.is_synced = is_synced
+        self.is_synced: bool = is_synced
         self.pages: list[StagedPage] = pages
         self.position = position
         self.first_time = first_time
+        used = [place for place, page in enumerate(pages, 1) if page.size or page.fragment]
+        several = sum(page.size for page in pages) > 1
+        self.chained: int = used[-1] if several and not is_synced else 0
 
     def folder(self, store: Store) -> Directory:
         """Open the directory that contains them."""
@@ -167,9 +172,12 @@ class StagedPages:
     def take_names_back(self, store: Store, first_page: int) -> None:
         """Undo `give_names`, also one that did not end, so that the pages can be committed again.
 
-        The caller holds the preparation lock since before it gave the names.
+        The caller holds the preparation lock since before it gave the names. The next commit gives
+        them other places, and syncs them: after a power cut the disk could have the headers of the
+        places that they had, which are those of other pages.
         """
         self._rename(store, first_page, is_back=True)
+        self.is_synced, self.chained = True, 0
 
     def _rename(self, store: Store, first_page: int, *, is_back: bool) -> None:
         to, prefix = store.folder, store.prefix
@@ -233,9 +241,8 @@ class Staging:
         store: of the queue that they will belong to.
         path: of the directory to create.
         report_progress: called after each page with a fragment.
-        synced: whether all must be on stable storage before it is published. A single large message
-            does without: recovery after a power cut checks all of it, and keeps it whole or not at
-            all. Several messages have nothing that says they belong together, so they never do.
+        synced: whether all must be on stable storage before it is published. Otherwise recovery
+            after a power cut checks all of it, and keeps it whole or not at all.
     """
 
     def __init__(
@@ -299,7 +306,8 @@ class Staging:
             self._queue = Store(
                 self._path, store.prefix, create=True, read_only=False,
                 page_bytes=store.meta.page_bytes, lock_timeout=store.lock_timeout, clock=_no_time,
-                file_mode=store.folder.file_mode, trust=store.folder.trust, durable=False,
+                file_mode=store.folder.file_mode, trust=store.folder.trust,
+                staged_for=store.meta.queue_id,
             )  # fmt: skip
             self._producer = BulkProducer(self._queue, _no_time)
             self._producer.stage_only()
@@ -381,8 +389,9 @@ class Staging:
         return self._finished(fmt.PAGE_HEADER_BYTES)
 
     def _finished(self, position: int) -> StagedPages:
-        synced = self._synced or self._count != 1 or self._queue is not None
-        return StagedPages(self._path, self._pages, position, self._first_time, is_synced=synced)
+        return StagedPages(
+            self._path, self._pages, position, self._first_time, is_synced=self._synced
+        )
 
     def _add_empty(self, *, is_sealed: bool) -> None:
         """Add a page without messages."""
@@ -475,12 +484,14 @@ def assign_sequences(
     last = tail.last_timestamp
     staged.check_times(store)
     time = -1 if staged.first_time is not None else max(store.clock(), last)
+    chained_to = tail.page_number + staged.chained
     folder = staged.folder(store)
     try:
         for number, page in enumerate(staged.pages, tail.page_number + 1):
             header = PageHeader(
-                number, store.meta.queue_id, tail.sequence + page.first, last, store.clock()
-            )
+                number, store.meta.queue_id, tail.sequence + page.first, last, store.clock(),
+                is_continued=number < chained_to,
+            )  # fmt: skip
             if page.fragment is not None:
                 stamp = time if time >= 0 else page.time
                 last = place_fragment(
@@ -489,7 +500,10 @@ def assign_sequences(
             elif page.prefix == EMPTY_PREFIX:
                 place_empty(folder, store.meta, page, header, synced=staged.is_synced)
             else:
-                last = _assign_page(store, folder, page, header, time)
+                last = _assign_page(
+                    store, folder, page, header, time, synced=staged.is_synced,
+                    one_batch=number <= chained_to,
+                )  # fmt: skip
                 staged.pages[number - tail.page_number - 1] = page._replace(
                     counted_from=tail.sequence + page.first
                 )
@@ -518,7 +532,14 @@ def place_empty(
 
 
 def _assign_page(
-    store: Store, folder: Directory, page: StagedPage, header: PageHeader, time: int
+    store: Store,
+    folder: Directory,
+    page: StagedPage,
+    header: PageHeader,
+    time: int,
+    *,
+    synced: bool,
+    one_batch: bool,
 ) -> int:
     """Turn one staged page into a page of the queue; return its last timestamp."""
     meta = store.meta
@@ -531,7 +552,7 @@ def _assign_page(
     first = header.first_sequence
     assert first is not None
     done = _core.assign_sequences(
-        region, index, page.counted_from, page.size, first, time, meta.queue_id
+        region, index, page.counted_from, page.size, first, time, meta.queue_id, one_batch
     )
     if done != page.size:
         raise errors.CorruptPage(
@@ -541,12 +562,13 @@ def _assign_page(
         )  # fmt: skip
     region.write(0, header.encode())
     region.queue_id = meta.queue_id
-    try:
-        # Not the index: recovery writes that of each page after the durable mark, and a flush syncs
-        # it before the mark moves.
-        region.sync(0, len(region))
-    except OSError as error:
-        raise_typed(error, folder.full(name), "syncing a page")
+    if synced:
+        try:
+            # Not the index: recovery writes that of each page after the durable mark, and a flush
+            # syncs it before the mark moves.
+            region.sync(0, len(region))
+        except OSError as error:
+            raise_typed(error, folder.full(name), "syncing a page")
     if not page.size:
         return header.floor_timestamp
     return int.from_bytes(index.read(last, 8), "little")

@@ -346,6 +346,9 @@ class _Verification:
                 return True
             if not self._end_chain():
                 return False  # recovery ends the queue before the message of this fragment
+            is_guaranteed = self._is_guaranteed(state.expected) or self._is_durable_page(number)
+            if not is_guaranteed and self._may_be_torn(number, error):
+                return False  # recovery makes the page again, without messages
             self.report.problems.append(problem_of(error))
             state.expected = None
             return True

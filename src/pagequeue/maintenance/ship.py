@@ -122,7 +122,7 @@ class _Shipping:
         self._first = self._next = 0
         self._missed = self._unnoted = 0
         self._whole = self._noted = len(self._pages)  # so many of them end with a whole message
-        self._message_end = 0  # the page after the last large message
+        self._message_end = 0  # the page after the last large message, or after such a commit
         self._is_noting = False
         self._block_memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
 
@@ -168,7 +168,7 @@ class _Shipping:
             progress(max(end - begin, 0), max(end - begin, 0))
 
     def _drop_part(self) -> None:
-        """Forget pages of a large message that is not copied whole; the next call removes them."""
+        """Forget pages of what is not copied whole; the next call removes them."""
         part = self._pages[self._whole :]
         if part:
             self._next = part[0].number
@@ -328,6 +328,8 @@ class _Shipping:
                 path=path, position=scan.position, sequence=scan.sequence, reason=reason,
             )  # fmt: skip
         self._check_fragment(region, number, scan, path)
+        if header.is_continued:  # by the next page, at least
+            self._message_end = max(self._message_end, number + 2)
         used = (scan.sequence - first) * fmt.INDEX_RECORD_BYTES
         index_bytes = index_checksum = 0
         names = [name]
@@ -351,7 +353,7 @@ class _Shipping:
         """Check the fragment in a copy whose frames are right, and find where its message ends."""
         head = head_in(region)
         if head is not None:
-            self._message_end = number + head.fragments
+            self._message_end = max(self._message_end, number + head.fragments)
         damage = fragment_damage(region, scan.position, scan.sequence, path, self._block_memory)
         if damage is not None:
             position, reason = damage

@@ -32,7 +32,7 @@ from pagequeue.meta.cursor import sync_cursor
 from pagequeue.meta.last_stored import forget_stored, sequences_stored, write_stored
 from pagequeue.meta.meta_file import sync_state
 from pagequeue.meta.read_meta import ReadMeta
-from pagequeue.page.header import parse_header
+from pagequeue.page.header import read_header
 from pagequeue.page.listing import retired
 from pagequeue.page.page import map_plain
 from pagequeue.page.search import first_batch_end
@@ -174,20 +174,12 @@ class Trimmer:
             raise store.flusher.latched(error) from error
 
     def _sync_header(self, store: Store, header: PageHeader) -> None:
-        """Sync the header of a new head, although others may trim or compress the page.
-
-        A compressed page was synced before it was renamed.
-        """
-        number = header.page_number
-        while not header.is_compressed:
-            try:
-                sync_header(store, number)
-            except (errors.QueueNotFound, errors.CorruptPage):
-                header = retained_header(store, number)  # Expired: another process trimmed
-                if not header.is_compressed:
-                    raise
-            else:
-                return
+        """Sync the header of a new head, although others may trim the page."""
+        try:
+            sync_header(store, header.page_number)
+        except (errors.QueueNotFound, errors.CorruptPage):
+            retained_header(store, header.page_number)  # Expired: another process trimmed
+            raise
 
     def _keep_last(self, store: Store, plan: TrimPlan) -> None:
         """Store the last message apart from its page where a new head is empty (T1).
@@ -304,13 +296,25 @@ def sync_header(store: Store, number: int) -> None:
 
     After a power cut a flow continues after that batch. The rest of the new head needs no sync:
     messages are durable up to the durable mark only, and syncing all of a page that was never
-    flushed would take as long as writing it.
+    flushed would take as long as writing it. But the messages of a bulk commit that goes on in the
+    next page are kept with all of its pages only, so these are synced too.
     """
-    name = fmt.page_name(store.prefix, number)
-    page = map_plain(store.folder, name, store.meta, writable=True, reserved=False)
-    first = parse_header(
-        page.read(0, fmt.PAGE_HEADER_BYTES), store.folder.full(name)
-    ).first_sequence
-    end = fmt.PAGE_HEADER_BYTES if first is None else first_batch_end(page, first)
-    page.sync(len(page) - 1, 1)
-    page.sync(0, -(-end // fmt.PAGE_BYTES_STEP) * fmt.PAGE_BYTES_STEP)
+    folder, prefix, meta = store.folder, store.prefix, store.meta
+    while True:
+        header = read_header(folder, prefix, meta.queue_id, number)
+        if not header.is_compressed:  # such a page was synced before it was renamed
+            name, first = fmt.page_name(prefix, number), header.first_sequence
+            try:
+                page = map_plain(folder, name, meta, writable=True, reserved=False)
+            except errors.CorruptPage:
+                if not read_header(folder, prefix, meta.queue_id, number).is_compressed:
+                    raise
+                continue  # it was compressed meanwhile
+            end = len(page)
+            if not header.is_continued:
+                end = fmt.PAGE_HEADER_BYTES if first is None else first_batch_end(page, first)
+            page.sync(len(page) - 1, 1)
+            page.sync(0, -(-end // fmt.PAGE_BYTES_STEP) * fmt.PAGE_BYTES_STEP)
+        if not header.is_continued:
+            return
+        number += 1

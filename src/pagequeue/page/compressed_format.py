@@ -156,11 +156,7 @@ class Head:
 
     def plain_header(self) -> bytes:
         """Return the header of the inflated page."""
-        header = self.header
-        return PageHeader(
-            header.page_number, header.queue_id, header.first_sequence, header.floor_timestamp,
-            header.created,
-        ).encode()  # fmt: skip
+        return self.header._replace(is_compressed=False).encode()
 
     def inflate(self, block: Block, stored: bytes) -> bytes:
         """Return the frames of a block, inflated.
@@ -309,10 +305,7 @@ def encode_front(
     fixed["last_timestamp"] = last_timestamp
     fixed["block_count"] = len(records)
     fixed["method"] = fmt.METHOD_ZSTD
-    front = PageHeader(
-        header.page_number, header.queue_id, header.first_sequence, header.floor_timestamp,
-        header.created, is_compressed=True,
-    ).encode()  # fmt: skip
+    front = header._replace(is_compressed=True).encode()
     fixed["checksum"] = _core.crc32c(front + fixed.tobytes() + records.tobytes())
     return front + fixed.tobytes() + records.tobytes()
 

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
 
 REMEDY = "repair or salvage the queue, or restore the file from a copy"
-CODES: Final = {"|V8": "8s", "|V16": "16s", "<u4": "I", "<u8": "Q", "<i8": "q"}
+CODES: Final = {"|V8": "8s", "|V16": "16s", "<u2": "H", "<u4": "I", "<u8": "Q", "<i8": "q"}
 LAYOUT: Final = struct.Struct("<" + "".join(CODES[part[1]] for part in fmt.PAGE_HEADER.descr))
 """For each page that is rolled into and read: NumPy takes several times as long for one record."""
 HEADER_CHECKSUM_AT: Final = field_of(fmt.PAGE_HEADER, "checksum")
 NO_CHECKSUM: Final = bytes(4)
+STAGED: Final = "as it was staged"
+"""The reason of an error for a page whose bulk commit did not reach the disk, but its name did."""
 
 
 class PageHeader(NamedTuple):
-    """The decoded header. `first_sequence` is None until producers roll into the page."""
+    """The decoded header. `first_sequence` is None until producers roll into the page.
+
+    `is_continued` tells that the next page has messages of the same bulk commit, of whose pages a
+    power cut can take any: see `store.power_loss_recovery`.
+    """
 
     page_number: int
     queue_id: bytes
@@ -33,6 +39,7 @@ class PageHeader(NamedTuple):
     floor_timestamp: int
     created: int
     is_compressed: bool = False
+    is_continued: bool = False
 
     def encode(self) -> bytes:
         """Return the bytes at the beginning of the page."""
@@ -41,8 +48,9 @@ class PageHeader(NamedTuple):
             self.page_number, self.queue_id, first, self.floor_timestamp, self.created,
         )  # fmt: skip
         magic = fmt.COMPRESSED_MAGIC if self.is_compressed else fmt.PAGE_MAGIC
-        checksum = _core.crc32c(LAYOUT.pack(magic, fmt.FORMAT_VERSION, 0, *fields))
-        return LAYOUT.pack(magic, fmt.FORMAT_VERSION, checksum, *fields)
+        flags = fmt.COMMIT_CONTINUES if self.is_continued else 0
+        checksum = _core.crc32c(LAYOUT.pack(magic, fmt.FORMAT_VERSION, flags, 0, *fields))
+        return LAYOUT.pack(magic, fmt.FORMAT_VERSION, flags, checksum, *fields)
 
 
 def bad_header(path: str, reason: str) -> errors.CorruptPage:
@@ -61,7 +69,9 @@ def parse_header(data: bytes, path: str) -> PageHeader:
     """
     if len(data) < fmt.PAGE_HEADER_BYTES:
         raise bad_header(path, "too short")
-    magic, version, stated, number, queue_id, first, floor, created = LAYOUT.unpack_from(data)
+    magic, version, flags, stated, number, queue_id, first, floor, created = LAYOUT.unpack_from(
+        data
+    )
     if magic not in {fmt.PAGE_MAGIC, fmt.COMPRESSED_MAGIC}:
         raise bad_header(path, "wrong magic")
     if version < fmt.FORMAT_VERSION:
@@ -74,6 +84,11 @@ def parse_header(data: bytes, path: str) -> PageHeader:
     before, after = data[:HEADER_CHECKSUM_AT], data[HEADER_CHECKSUM_AT + 4 : LAYOUT.size]
     if _core.crc32c(before + NO_CHECKSUM + after) != stated:
         raise bad_header(path, "wrong checksum")
+    if flags & ~fmt.COMMIT_CONTINUES:
+        raise errors.NewerFormat(
+            f"has flags {flags:#x}, of which this version knows {fmt.COMMIT_CONTINUES:#x} only",
+            path=path, version=version, remedy="upgrade pagequeue",
+        )  # fmt: skip
     if first > fmt.SEQUENCE_MAX and first != fmt.UNSET_SEQUENCE:
         raise bad_header(path, "first sequence")
     return PageHeader(
@@ -83,6 +98,7 @@ def parse_header(data: bytes, path: str) -> PageHeader:
         floor,
         created,
         magic == fmt.COMPRESSED_MAGIC,
+        bool(flags & fmt.COMMIT_CONTINUES),
     )
 
 
@@ -94,6 +110,8 @@ def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> 
         NewerFormat: written by a newer version.
     """
     header = parse_header(data, path)
+    if header.queue_id == fmt.staged_id(queue_id):
+        raise bad_header(path, STAGED)
     if header.queue_id != queue_id:
         raise bad_header(path, "a page of another queue")
     if header.page_number != page_number:

@@ -49,7 +49,12 @@ class Creation:
         self._prefix = prefix
 
     def begin(
-        self, created: int, page_bytes: int, schema: Schema, ring_bytes: int | None = None
+        self,
+        created: int,
+        page_bytes: int,
+        schema: Schema,
+        ring_bytes: int | None = None,
+        queue_id: bytes | None = None,
     ) -> AllMeta:
         """Make the allMeta.
 
@@ -57,7 +62,7 @@ class Creation:
         """
         folder, prefix = self._folder, self._prefix
         options = schema.options() | ({} if ring_bytes is None else {RING: ring_bytes})
-        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, options, schema)
+        meta = AllMeta(queue_id or uuid.uuid4().bytes, created, page_bytes, options, schema)
         if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
             raise errors.InvalidOption(
                 "dtype: its names and fields are too many", path=folder.path, remedy="give fewer"

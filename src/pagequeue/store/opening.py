@@ -57,7 +57,7 @@ class Asked(TypedDict):
     file_mode: NotRequired[int]
     trust: NotRequired[frozenset[str]]
     schema: NotRequired[RequestedSchema]
-    durable: NotRequired[bool]
+    staged_for: NotRequired[bytes | None]
     ring_bytes: NotRequired[int | None]
 
 
@@ -75,7 +75,8 @@ class Opening:
         file_mode: permission bits of new files, whatever the umask.
         trust: names of accepted circumstances; see `trust.py`.
         schema: of a new queue; an existing one must agree with it.
-        durable: as for `Directory`: False for a queue of staged pages.
+        staged_for: a new queue is a temporary one, of pages that are staged for the queue of this
+            id, and nothing in it is synced; None: it is an ordinary one.
         ring_bytes: a new queue is a ring of this size; an existing one must have the same; None
             accepts any, and a queue that is no ring.
 
@@ -102,7 +103,7 @@ class Opening:
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
         schema: RequestedSchema = ANY_SCHEMA,
-        durable: bool = True,
+        staged_for: bytes | None = None,
         ring_bytes: int | None = None,
     ) -> None:
         self._prefix = prefix
@@ -111,10 +112,12 @@ class Opening:
         self._page_bytes = page_bytes
         self._requested_schema = schema
         self._ring_bytes = ring_bytes
+        self._staged_for = staged_for
         self._locks: list[FileLock] = []
         self.report: RecoveryReport = RecoveryReport()
         self.folder: Directory = Directory(
-            path, create=create and not read_only, durable=durable, read_only=read_only,
+            path, create=create and not read_only, durable=staged_for is None,
+            read_only=read_only,
             file_mode=file_mode, trust=trust,
         )  # fmt: skip
         try:
@@ -291,7 +294,8 @@ class Opening:
             self._refuse_pages_without(fmt.all_meta_name(self._prefix))
             page_bytes = self._page_bytes or page_bytes_of(self._ring_bytes)
             schema = self._schema_of_new_queue(page_bytes)
-            meta = creation.begin(self._clock(), page_bytes, schema, self._ring_bytes)
+            queue_id = fmt.staged_id(self._staged_for) if self._staged_for else None
+            meta = creation.begin(self._clock(), page_bytes, schema, self._ring_bytes, queue_id)
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:

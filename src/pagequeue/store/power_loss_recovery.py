@@ -25,7 +25,14 @@ from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.compressed_format import HEAD_REASON, is_compressed
 from pagequeue.page.compressed_page import map_page
-from pagequeue.page.header import REMEDY, PageHeader, decode_header, first_bytes, parse_header
+from pagequeue.page.header import (
+    REMEDY,
+    STAGED,
+    PageHeader,
+    decode_header,
+    first_bytes,
+    parse_header,
+)
 from pagequeue.page.large_message import FoundPage, LargePayload
 from pagequeue.page.listing import page_numbers, retired
 from pagequeue.page.page import (
@@ -55,8 +62,10 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("pagequeue")
 UNKNOWN = -1
 """The first sequence of a page whose header has none."""
-TORN = {"wrong size", "wrong magic", "wrong checksum"}
+TORN = {"wrong size", "too short", "wrong magic", "wrong checksum", STAGED}
 """The damage that a power cut can do to a page in use; other reasons mean another page."""
+MADE_AGAIN = {"wrong size", "too short", STAGED}
+"""Of these, what leaves nothing to keep."""
 
 
 @dataclass
@@ -127,6 +136,7 @@ class Recovery:
         self.meta = meta
         self.clock = clock
         self.report: RecoveryReport = RecoveryReport()
+        self._whole_to = 0  # the last page of a bulk commit that was found to be whole
 
     def run(self) -> RecoveryReport:
         """Bring the queue into a state that producers can continue from."""
@@ -240,7 +250,7 @@ class Recovery:
             region = map_page(self.folder, name, self.meta)
             first = header.first_sequence or 0
             scan = scan_region(region, None, header, first, None)
-            is_torn = self._is_torn(number, region, first, durable)
+            is_torn = self._is_torn(region, header, durable)
             following = None
             if is_torn:
                 scan = _nothing_in(first, header)
@@ -432,12 +442,16 @@ class Recovery:
         name = fmt.page_name(self.prefix, number)
         region = map_page(self.folder, name, self.meta)
         first = header.first_sequence or 0
-        if self._is_torn(number, region, first, durable):
-            if is_compressed(first_bytes(self.folder, name)):
+        if self._is_torn(region, header, durable):
+            if header.is_continued or is_compressed(first_bytes(self.folder, name)):
+                # Another file: with zeros and its flag, what is sent next would be of the commit.
                 self._make(number, first, header.floor_timestamp)
             region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
             index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
-            self.report.did(f"dropped message {first}, a large one that was not on stable storage")
+            self.report.did(
+                f"dropped the messages from {first} on: a large one, or several that were sent at "
+                "once, were not all on stable storage"
+            )
             return region, index, _nothing_in(first, header)
         if first < durable:
             scan = scan_region(region, None, header, first, durable - first)
@@ -453,18 +467,40 @@ class Recovery:
             region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
         return region, index, scan
 
-    def _is_torn(self, number: int, region: _core.Region, first: int, durable: int) -> bool:
-        """Whether the large message that begins in a page is incomplete, after the durable mark.
+    def _is_torn(self, region: _core.Region, header: PageHeader, durable: int) -> bool:
+        """Whether the bulk commit that goes on in a page is incomplete, after the durable mark.
 
-        Its fragments need not be on stable storage before it is visible (M4), so all of it is
-        checked (I23). Below the mark nothing of it is read.
+        Its pages need not be on stable storage before it is visible (M4), so all of it is checked
+        (I19, I23). Below the mark nothing of it is read.
         """
-        if first < durable or not fmt.is_large(region.load_half(fmt.PAGE_HEADER_BYTES)):
+        if (header.first_sequence or 0) < durable or header.page_number <= self._whole_to:
             return False
         try:
-            return not LargePayload(self._found, number, fmt.PAGE_HEADER_BYTES, first).is_whole()
+            while True:
+                number, first = header.page_number, header.first_sequence or 0
+                if fmt.is_large(region.load_half(fmt.PAGE_HEADER_BYTES)):
+                    large = LargePayload(self._found, number, fmt.PAGE_HEADER_BYTES, first)
+                    if not large.is_whole():
+                        return True
+                if not header.is_continued:
+                    break
+                scan = scan_region(region, None, header, first, None)
+                header = self._header(number + 1)
+                if scan.stopped != _core.READ_END or header.first_sequence != scan.whole_sequence:
+                    return True
+                region = map_page(self.folder, fmt.page_name(self.prefix, number + 1), self.meta)
+                if not header.is_continued and not self._has_first_batch(region, header):
+                    return True
         except (errors.DamageError, errors.QueueNotFound):
             return True
+        self._whole_to = header.page_number
+        return False
+
+    def _has_first_batch(self, region: _core.Region, header: PageHeader) -> bool:
+        """Whether the first batch of a page is whole: with it, a commit of several pages ends."""
+        first = header.first_sequence or 0
+        scan = scan_region(region, None, header, first, None)
+        return scan.whole_sequence > first or scan.stopped == _core.READ_END
 
     def _found(self, number: int) -> FoundPage:
         name = fmt.page_name(self.prefix, number)
@@ -534,8 +570,11 @@ class Recovery:
         except errors.CorruptPage as error:
             if before.sequence < promised or not self._may_be_torn(number, error, durable_page):
                 raise
-            if error.reason == "wrong size":
+            if error.reason in MADE_AGAIN or number > durable_page:
+                # No flush passed it, and its frames can be some of a commit, of which its own
+                # header would tell.
                 self.folder.remove(name)
+                self.report.did(f"made page {number} again ({error.reason})")
                 return self._make(number, before.sequence, before.timestamp)
         region = map_plain(self.folder, name, self.meta, writable=True)
         found = _core.peek(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]

@@ -27,10 +27,12 @@ static void sum_up(uint32_t *sums, uint32_t queue_state, const pq_frame *frames,
 }
 
 /* Rewrite the frames of a page that has no readers yet for another queue: sequences from
- * `first_sequence` on, each frame a batch of its own, and a new timestamp if one is given. Returns
- * 0 if every frame was valid, none the head of a large message, and is rewritten. */
+ * `first_sequence` on, each frame a batch of its own or all of them one, and a new timestamp if one
+ * is given. Returns 0 if every frame was valid, none the head of a large message, and is rewritten.
+ */
 int pq_assign_sequences(const pq_place *at, uint64_t count, uint32_t queue_state,
-                        uint64_t first_sequence, int64_t timestamp, uint64_t *done) {
+                        uint64_t first_sequence, int64_t timestamp, int one_batch,
+                        uint64_t *done) {
     uint64_t position = PQ_PAGE_HEADER_BYTES, i = 0;
     while (i < count) {
         pq_frame frames[PQ_CRC_LANES];
@@ -43,6 +45,9 @@ int pq_assign_sequences(const pq_place *at, uint64_t count, uint32_t queue_state
             pq_frame *frame = &frames[good];
             frame->timestamp = timestamp == PQ_TIMESTAMP_NOW ? frame->timestamp : timestamp;
             frame->word &= ~(uint32_t)PQ_MORE_OF_BATCH;
+            if (one_batch && i + good + 1 < count) {
+                frame->word |= (uint32_t)PQ_MORE_OF_BATCH;
+            }
         }
         sum_up(sums, queue_state, frames, good, first_sequence + i);
         for (size_t lane = 0; lane < good; lane++) {

@@ -209,7 +209,8 @@ pq_append_result pq_freeze(const pq_place *at, pq_tail *tail);
 pq_append_result pq_commit_pages(const pq_place *at, const uint8_t *next_page,
                                  const uint8_t *header, const pq_tail *beyond);
 int pq_assign_sequences(const pq_place *at, uint64_t count, uint32_t queue_state,
-                        uint64_t first_sequence, int64_t timestamp, uint64_t *done);
+                        uint64_t first_sequence, int64_t timestamp, int one_batch,
+                        uint64_t *done);
 
 void pq_tail_load(const uint8_t *meta, pq_tail *tail);
 void pq_tail_store(uint8_t *meta, const pq_tail *tail);

@@ -46,9 +46,10 @@ PyObject *pq_core_assign_sequences(PyObject *Py_UNUSED(module), PyObject *args) 
     long long timestamp;
     const char *queue_id;
     Py_ssize_t id_bytes;
-    if (!PyArg_ParseTuple(args, "O!O!KKKLy#:assign_sequences", pq_region_type, &page,
+    int one_batch;
+    if (!PyArg_ParseTuple(args, "O!O!KKKLy#p:assign_sequences", pq_region_type, &page,
                           pq_region_type, &index, &old, &count, &first_sequence, &timestamp,
-                          &queue_id, &id_bytes) ||
+                          &queue_id, &id_bytes, &one_batch) ||
         pq_page_check(page, 1, "page") < 0 ||
         pq_region_check(index, PQ_INDEX_RECORD_BYTES, 1, "index") < 0) {
         return NULL;
@@ -64,7 +65,8 @@ PyObject *pq_core_assign_sequences(PyObject *Py_UNUSED(module), PyObject *args) 
     uint64_t good = 0;
     Py_BEGIN_ALLOW_THREADS
     if (pq_assign_sequences(&at, count, queue_state, first_sequence,
-                   timestamp < 0 ? PQ_TIMESTAMP_NOW : timestamp, &good) < 0 && good == count) {
+                            timestamp < 0 ? PQ_TIMESTAMP_NOW : timestamp, one_batch, &good) < 0 &&
+        good == count) {
         good = UINT64_MAX; /* all frames, and then something that should not be there */
     }
     Py_END_ALLOW_THREADS

@@ -13,6 +13,7 @@ import java.util.zip.CRC32C;
 final class PageFile {
     static final String MAGIC = "pgqpage\u001a";
     static final int FORMAT = 2;
+    private static final int COMMIT_CONTINUES = 1;
     private static final long UNSET = -1L;
 
     final Place place;
@@ -83,10 +84,11 @@ final class PageFile {
         if (!begins(head, MAGIC) && !begins(head, Compressed.MAGIC)) {
             return "wrong magic";
         }
-        if (Integer.toUnsignedLong(fields.getInt(8)) < FORMAT) {
+        int format = Short.toUnsignedInt(fields.getShort(8));
+        if (format < FORMAT) {
             return "no format";
         }
-        if (fields.getInt(8) != FORMAT) {
+        if (format != FORMAT) {
             return null; // a newer one, which says more
         }
         int stated = fields.getInt(12);
@@ -103,11 +105,17 @@ final class PageFile {
     }
 
     static void refuseNewer(byte[] head, String path) {
-        int format = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN).getInt(8);
+        ByteBuffer fields = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN);
+        int format = Short.toUnsignedInt(fields.getShort(8));
         if (format != FORMAT) {
-            throw Problem.of("NewerFormat", path, "written in format "
-                + Integer.toUnsignedString(format) + ", this is " + FORMAT, "upgrade pagequeue")
-                .with("version", Integer.toUnsignedLong(format));
+            throw Problem.of("NewerFormat", path, "written in format " + format + ", this is "
+                + FORMAT, "upgrade pagequeue").with("version", (long) format);
+        }
+        int flags = Short.toUnsignedInt(fields.getShort(10));
+        if ((flags & ~COMMIT_CONTINUES) != 0) {
+            throw Problem.of("NewerFormat", path, "has flags 0x" + Integer.toHexString(flags)
+                + ", of which this version knows 0x" + Integer.toHexString(COMMIT_CONTINUES)
+                + " only", "upgrade pagequeue").with("version", (long) format);
         }
     }
 
@@ -127,10 +135,14 @@ final class PageFile {
         }
         refuseNewer(head, path);
         ByteBuffer fields = ByteBuffer.wrap(head).order(ByteOrder.LITTLE_ENDIAN);
+        boolean own = true;
+        boolean staged = true; // with the inverted id of the queue
         for (int i = 0; i < place.id.length; i++) {
-            if (head[24 + i] != place.id[i]) {
-                throw Problem.header(path, "a page of another queue");
-            }
+            own &= head[24 + i] == place.id[i];
+            staged &= head[24 + i] == (byte) ~place.id[i];
+        }
+        if (!own) {
+            throw Problem.header(path, staged ? "as it was staged" : "a page of another queue");
         }
         if (fields.getLong(16) != number) {
             throw Problem.header(path, "it is page " + Long.toUnsignedString(fields.getLong(16))
