@@ -215,13 +215,13 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Return what `-n auto` is: one more than there are cores, because many tests wait.
+    """Return what `-n auto` is: two more than there are cores, because many tests wait.
 
     xdist asks before `pytest_configure`, so the conftest itself has this hook too.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist takes that
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
