@@ -299,7 +299,7 @@ def new_head_page_not_synced() -> None:
     rewrite(
         trimmer.Trimmer,
         "_secure",
-        ("self._sync_header(store, header)", "pass"),
+        ("self._sync_header(store, header, whole=plan.has_flow)", "pass"),
         ("folder.sync()", "pass"),
     )
 

@@ -14,6 +14,7 @@ import pytest
 
 from pagequeue import Queue, Retention
 from pagequeue import format as fmt
+from pagequeue.integrity.repair import repair_queue
 from pagequeue.integrity.verify import verify_queue
 from pagequeue.maintenance import trimmer
 from pagequeue.page.header import PageHeader, parse_header
@@ -236,3 +237,98 @@ def test_rest_of_a_commit_whose_first_pages_were_retired_is_kept_or_dropped(
         assert payloads(queue) == ([] if torn else left)
         assert producer.send(b"next") == len(sent) - len(left) * torn
         assert queue.verify().problems == []
+
+
+def test_page_that_a_commit_was_dropped_from_is_as_any_other(tmp_path: Path) -> None:
+    """I5: what is flushed to it later is kept, though the mark on the disk is an older one."""
+    path = tmp_path / "q"
+    numbers = made(path, SMALL)
+    zero(page(path, numbers[-1]), fmt.PAGE_HEADER_BYTES, 16)
+    with Queue(path) as queue, queue.producer() as producer:
+        assert not header_of(path, FIRST).is_continued
+        mark = (path / fmt.write_meta_name("queue")).read_bytes()
+        producer.send(b"flushed")
+        producer.flush()
+    (path / fmt.write_meta_name("queue")).write_bytes(mark)  # synced with a new page only
+    assert pretend_power_cut(path)
+    for read_only in (True, False):
+        with Queue(path, read_only=read_only) as queue:
+            assert payloads(queue) == [b"durable", b"flushed"]
+
+
+@pytest.mark.parametrize("sent", [SENT["small ones"], SENT["a large one first"]])
+@pytest.mark.parametrize("tear", ["first frame", "size", "name"])
+def test_repair_leaves_torn_headers_after_the_mark_to_recovery(
+    tmp_path: Path, tear: str, sent: list[bytes]
+) -> None:
+    """A header that is made from the frames would not tell that they are some of a commit."""
+    numbers = made(tmp_path / "whole", sent)
+    for place in range(len(numbers) - 1):
+        path = tmp_path / f"q{place}"
+        made(path, sent)
+        zero(page(path, numbers[place]), 0, fmt.PAGE_HEADER_BYTES)
+        TORN[tear](page(path, numbers[-1]))
+        assert repair_queue(path).ok
+        with Queue(path) as queue:
+            assert payloads(queue) == [b"durable"]
+
+
+def test_header_of_the_page_that_has_the_mark_is_written_again(tmp_path: Path) -> None:
+    """No commit that the mark is before can be in it, so that its frames are kept."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many(SMALL)
+        queue.rotate()
+        producer.flush()
+        producer.send(b"after")
+        last = internals(queue).store.tail.page_number
+    assert pretend_power_cut(path)
+    zero(page(path, last), 0, fmt.PAGE_HEADER_BYTES)
+    with Queue(path) as queue:
+        assert payloads(queue) == [*SMALL, b"after"]
+
+
+@pytest.mark.parametrize("kind", ["small ones first", "large ones only"])
+def test_retention_syncs_all_fragments_of_the_commit_that_its_head_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """T1: a cut that takes all that was not synced leaves the first message of the head page."""
+    path = tmp_path / "q"
+    large = random.Random(2).randbytes(3 * PAGE_BYTES - 2000)
+    sent = [*SMALL, large] if kind == "small ones first" else [large, large[::-1]]
+    synced: dict[str, set[int]] = {}
+
+    class Noted:
+        """A page whose syncs are noted."""
+
+        def __init__(self, page: Any, name: str) -> None:  # noqa: ANN401 - a region
+            self.page, self.blocks = page, synced.setdefault(name, set())
+
+        def __len__(self) -> int:
+            return len(self.page)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.page, name)
+
+        def sync(self, begin: int, count: int) -> None:
+            self.blocks.update(range(begin // 4096, -(-(begin + count) // 4096)))
+            self.page.sync(begin, count)
+
+    real = trimmer.map_plain
+    real_end = trimmer.first_batch_end
+    with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send_many(sent)
+        monkeypatch.setattr(trimmer, "map_plain", lambda *a, **k: Noted(real(*a, **k), a[1]))
+        monkeypatch.setattr(
+            trimmer, "first_batch_end", lambda noted, first: real_end(noted.page, first)
+        )
+        with Queue(path, retention=Retention(max_bytes=5 * PAGE_BYTES)) as other:
+            assert other.trim().pages
+            head = internals(other).store.head
+    assert pretend_power_cut(path)
+    for file in path.glob("*.page"):
+        for block in range(PAGE_BYTES // 4096):
+            if block not in synced.get(file.name, ()):
+                zero(file, block * 4096, 4096)
+    with Queue(path) as queue:
+        assert payloads(queue) == sent[head[1] :] != []

@@ -581,10 +581,10 @@ def test_sender_continues_after_a_failed_sync_of_a_trim(
     """With `on_sync_failure="seal"` it is not told of one that fails while it makes room."""
     left = [errno.EIO]
 
-    def fails(*args: object) -> None:
+    def fails(*args: object, **more: object) -> object:
         if left:
             raise OSError(left.pop(), "failed")
-        real(*args)
+        return real(*args, **more)
 
     with (
         disk.open(retention=FOUR_PAGES, on_sync_failure="seal") as queue,

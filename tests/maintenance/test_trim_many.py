@@ -304,14 +304,14 @@ def test_new_head_that_is_removed_or_compressed_meanwhile(
     ):
         real, done = trimmer.sync_header, []
 
-        def sync(*args: Any) -> None:  # noqa: ANN401
+        def sync(*args: Any, **more: Any) -> int:  # noqa: ANN401
             if not done:
                 done.append(1)
                 if what == "trim":
                     other.trim()
                 else:
                     other.compress()
-            real(*args)
+            return real(*args, **more)
 
         monkeypatch.setattr(trimmer, "sync_header", sync)
         queue.trim()

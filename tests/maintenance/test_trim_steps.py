@@ -137,9 +137,9 @@ def test_order_of_syncs_and_removals(disk: Disk, monkeypatch: pytest.MonkeyPatch
             note(name_of(fd))
             real_sync(fd)
 
-        def sync_new_head(store: Store, number: int) -> None:
+        def sync_new_head(store: Store, number: int, *, whole: bool) -> int:
             note(f"header of {number}")
-            sync_header(store, number)
+            return sync_header(store, number, whole=whole)
 
         def sync_directory(fd: int) -> None:
             note("directory")
@@ -198,7 +198,7 @@ def test_failed_sync_while_trimming_latches_and_removes_no_page(
         fill(queue, 5)
         before = numbers(disk)
 
-        def fail(*_: object) -> None:
+        def fail(*_: object, **__: object) -> None:
             raise OSError(5, "no")
 
         if first:

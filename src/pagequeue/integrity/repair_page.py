@@ -205,6 +205,8 @@ class PageRepair:
         if reason is None:
             return
         before = self._end_of(number - 1)
+        if self._is_made_again(number, before):
+            return
         if (empty := self._empty_from(number, page, before)) is not None:
             made = PageHeader(
                 number, self.meta.queue_id, empty.sequence, empty.timestamp, self.meta.created
@@ -225,6 +227,20 @@ class PageRepair:
         data = self._plain(name)
         self._replace(name, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
         self.did(f"wrote the header of {name} again ({reason})")
+
+    def _is_made_again(self, number: int, before: End | None) -> bool:
+        """Whether recovery makes a page without a header again, because a power cut tore it.
+
+        Its frames could be some of a bulk commit, and the flag that tells is lost with the header.
+        """
+        written = self.found.written
+        return (
+            before is not None
+            and written is not None
+            and not written.is_trusted
+            and 0 < written.durable_page < number
+            and before.sequence >= self.found.durable_sequence
+        )
 
     def _empty_from(self, number: int, page: _core.Region, before: End | None) -> End | None:
         """Return where an empty active page begins, if all sources agree; else None.

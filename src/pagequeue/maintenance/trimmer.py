@@ -32,6 +32,8 @@ from pagequeue.meta.cursor import sync_cursor
 from pagequeue.meta.last_stored import forget_stored, sequences_stored, write_stored
 from pagequeue.meta.meta_file import sync_state
 from pagequeue.meta.read_meta import ReadMeta
+from pagequeue.page.compressed_page import map_page
+from pagequeue.page.fragments import head_in
 from pagequeue.page.header import read_header
 from pagequeue.page.listing import retired
 from pagequeue.page.page import map_plain
@@ -66,6 +68,7 @@ class Trimmer:
         self._room = RoomMaker(self._limit, on_full, self._ring)
         self._has_swept = False  # removed what a dead process left below the head
         self._stored: set[int] = set()  # sequences of last messages that were kept
+        self._synced_to = 0  # the last page of a commit whose pages were synced for a new head
         if policy.max_idle is not None:
             store.max_idle_ns = policy.max_idle // MICROSECOND * 1000
         trims = policy.max_age is not None or policy.drop_acknowledged
@@ -168,15 +171,19 @@ class Trimmer:
                     sync_cursor(folder, prefix, name)
                 synced[name] = place
             for header in plan.steps:
-                self._sync_header(store, header)
+                self._sync_header(store, header, whole=plan.has_flow)
             folder.sync()
         except OSError as error:
             raise store.flusher.latched(error) from error
 
-    def _sync_header(self, store: Store, header: PageHeader) -> None:
+    def _sync_header(self, store: Store, header: PageHeader, *, whole: bool) -> None:
         """Sync the header of a new head, although others may trim the page."""
+        if header.page_number <= self._synced_to:
+            return  # with a page before it, of the same commit
         try:
-            sync_header(store, header.page_number)
+            last = sync_header(store, header.page_number, whole=whole)
+            if last > header.page_number:
+                self._synced_to = last
         except (errors.QueueNotFound, errors.CorruptPage):
             retained_header(store, header.page_number)  # Expired: another process trimmed
             raise
@@ -288,7 +295,7 @@ class Trimmer:
         return 0
 
 
-def sync_header(store: Store, number: int) -> None:
+def sync_header(store: Store, number: int, *, whole: bool) -> int:
     """Put a page's header and its first batch on stable storage; raise the system's own error.
 
     Its last byte too, which gives the file its size: a page that was written as a file, of a large
@@ -297,24 +304,42 @@ def sync_header(store: Store, number: int) -> None:
     After a power cut a flow continues after that batch. The rest of the new head needs no sync:
     messages are durable up to the durable mark only, and syncing all of a page that was never
     flushed would take as long as writing it. But the messages of a bulk commit that goes on in the
-    next page are kept with all of its pages only, so these are synced too.
+    next page are kept with all of its pages only, so these are synced too, with all fragments.
+
+    Args:
+        store: of the queue.
+        number: of the page.
+        whole: whether the same is done for a large message that is alone, for a flow.
+
+    Returns:
+        the number of the last page that was synced.
     """
     folder, prefix, meta = store.folder, store.prefix, store.meta
+    large_end = 0
     while True:
         header = read_header(folder, prefix, meta.queue_id, number)
-        if not header.is_compressed:  # such a page was synced before it was renamed
-            name, first = fmt.page_name(prefix, number), header.first_sequence
+        name, first = fmt.page_name(prefix, number), header.first_sequence
+        if header.is_compressed:  # such a page was synced before it was renamed
+            head = head_in(map_page(folder, name, meta))
+        else:
             try:
                 page = map_plain(folder, name, meta, writable=True, reserved=False)
             except errors.CorruptPage:
                 if not read_header(folder, prefix, meta.queue_id, number).is_compressed:
                     raise
                 continue  # it was compressed meanwhile
+            head = head_in(page)
+        if first is not None and first < store.write_meta.durable_sequence:
+            head, header = None, header._replace(is_continued=False)  # a flush has synced all of it
+        whole = whole or header.is_continued
+        if head is not None and whole:
+            large_end = number + head.fragments
+        if not header.is_compressed:
             end = len(page)
-            if not header.is_continued:
+            if not header.is_continued and number >= large_end:
                 end = fmt.PAGE_HEADER_BYTES if first is None else first_batch_end(page, first)
             page.sync(len(page) - 1, 1)
             page.sync(0, -(-end // fmt.PAGE_BYTES_STEP) * fmt.PAGE_BYTES_STEP)
-        if not header.is_continued:
-            return
+        if not header.is_continued and number + 1 >= large_end:
+            return number
         number += 1

@@ -444,7 +444,8 @@ class Recovery:
         first = header.first_sequence or 0
         if self._is_torn(region, header, durable):
             if header.is_continued or is_compressed(first_bytes(self.folder, name)):
-                # Another file: with zeros and its flag, what is sent next would be of the commit.
+                # A new file, because what is sent to this page next goes on in no other page: with
+                # the flag, recovery would drop that. The flag cannot go before the frames do.
                 self._make(number, first, header.floor_timestamp)
             region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
             index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
