@@ -102,6 +102,7 @@ TORN: dict[str, Callable[[Path], object]] = {
     "first block": lambda path: zero(path, 0, 4096),
     "all but the first block": lambda path: zero(path, 4096, PAGE_BYTES - 4096),
     "size": lambda path: os.truncate(path, 4096),
+    "content": lambda path: os.truncate(path, 0),
     "name": os.unlink,
 }
 
@@ -149,6 +150,16 @@ def test_commit_that_is_torn_after_the_mark_is_dropped_whole(
             assert queue.verify().problems == []
 
 
+def test_verify_reports_no_pages_that_recovery_removes(tmp_path: Path) -> None:
+    """A cut can truncate several: those after the first one are after the tail."""
+    path = tmp_path / "q"
+    for number in made(path, SMALL, b"after"):
+        os.truncate(page(path, number), number)
+    assert verify_queue(path).problems == []
+    with Queue(path) as queue:
+        assert payloads(queue) == [b"durable"]
+
+
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 @pytest.mark.parametrize("torn", [False, True])
 def test_whole_commit_after_the_mark_is_kept(
@@ -162,6 +173,8 @@ def test_whole_commit_after_the_mark_is_kept(
         zero(last, last.read_bytes().rfind(b"after"), 5)
     for index in path.glob("*.idx"):
         zero(index, 0, index.stat().st_size)
+    (path / fmt.index_name("queue", FIRST)).unlink()
+    assert verify_queue(path).problems == []  # recovery makes them again
     expected = [b"durable", *sent] + [b"after"] * (not torn)
     with Queue(path, read_only=True) as queue:
         assert payloads(queue) == expected

@@ -248,6 +248,11 @@ class _Verification:
         """Whether a page was on stable storage under its name, with messages or without."""
         return self.found.written is not None and number <= self.found.written.durable_page
 
+    def _is_scanned(self, number: int) -> bool:
+        """Whether recovery writes the index of a page anew: of the mark's, and those after it."""
+        written = self.found.written
+        return self.tail is None and written is not None and 0 < written.durable_page <= number
+
     def _follows(self, number: int) -> bool:
         """Whether a page belongs to the queue; a run of missing ones before it is one problem."""
         first = self.state.last + 1
@@ -282,7 +287,9 @@ class _Verification:
             except errors.QueueNotFound:
                 continue  # removed meanwhile
             except errors.PageQueueError as error:
-                self.report.problems.append(problem_of(error))
+                # Recovery removes what a power cut left after the tail.
+                if not (self._is_scanned(number - 1) and self._may_be_torn(number, error)):
+                    self.report.problems.append(problem_of(error))
             else:
                 self._check_spare(number, page)
 
@@ -441,7 +448,7 @@ class _Verification:
             if not complete and (at_tail or scan.stopped == _core.READ_END):
                 reason = "an incomplete batch"
                 self.problem(number, scan.whole_position, scan.whole_sequence, reason)
-        if index is not None and scan.index_wrong:
+        if index is not None and scan.index_wrong and not self._is_scanned(number):
             path = self.found.folder.full(fmt.index_name(self.found.prefix, number))
             reason = f"index: differs from the frames in {counted(scan.index_wrong, 'record')}"
             self.report.problems.append(Problem(path, None, first, reason))
@@ -625,8 +632,8 @@ class _Verification:
         try:
             return map_file(self.found.folder, name, self.meta.index_bytes, writable=False)
         except errors.PageQueueError as error:
-            if self._is_compressed(number):
-                return None  # meanwhile, which removes the index
+            if self._is_compressed(number) or self._is_scanned(number):
+                return None  # compressed meanwhile, which removes it, or recovery makes it again
             problem = problem_of(error)
             path, reason = self.found.folder.full(name), f"index: {problem.reason}"
             self.report.problems.append(
