@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pagequeue import Queue, Retention
+from pagequeue import CorruptFrame, Queue, Retention
 from pagequeue import format as fmt
 from pagequeue.integrity.repair import repair_queue
 from pagequeue.integrity.verify import verify_queue
@@ -345,3 +345,15 @@ def test_retention_syncs_all_fragments_of_the_commit_that_its_head_is_in(
                 zero(file, block * 4096, 4096)
     with Queue(path) as queue:
         assert payloads(queue) == sent[head[1] :] != []
+
+
+def test_commit_that_is_torn_is_left_for_salvage_where_the_mark_is_lost(tmp_path: Path) -> None:
+    """All that its pages have counts as guaranteed then: opening is refused and changes nothing."""
+    path = tmp_path / "q"
+    numbers = made(path, SMALL)
+    zero(page(path, numbers[-1]), fmt.PAGE_HEADER_BYTES, 16)
+    (path / fmt.write_meta_name("queue")).unlink()
+    before = [page(path, number).read_bytes() for number in numbers]
+    with pytest.raises(CorruptFrame):
+        Queue(path)
+    assert [page(path, number).read_bytes() for number in numbers] == before

@@ -23,7 +23,7 @@ from pagequeue.meta.group_table import recover_groups
 from pagequeue.meta.ledger import lower_entries
 from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import Tail, WriteMeta
-from pagequeue.page.compressed_format import HEAD_REASON, is_compressed
+from pagequeue.page.compressed_format import HEAD_REASON
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import (
     REMEDY,
@@ -137,6 +137,7 @@ class Recovery:
         self.clock = clock
         self.report: RecoveryReport = RecoveryReport()
         self._whole_to = 0  # the last page of a bulk commit that was found to be whole
+        self._is_made_again = False  # whether the last page has to be a new file
 
     def run(self) -> RecoveryReport:
         """Bring the queue into a state that producers can continue from."""
@@ -443,12 +444,12 @@ class Recovery:
         region = map_page(self.folder, name, self.meta)
         first = header.first_sequence or 0
         if self._is_torn(region, header, durable):
-            if header.is_continued or is_compressed(first_bytes(self.folder, name)):
-                # A new file, because what is sent to this page next goes on in no other page: with
-                # the flag, recovery would drop that. The flag cannot go before the frames do.
-                self._make(number, first, header.floor_timestamp)
-            region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
-            index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
+            self._is_made_again = header.is_continued or region.filler is not None
+            if self._is_made_again:
+                index = private_region(b"", self.meta.index_bytes)
+            else:
+                region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
+                index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
             self.report.did(
                 f"dropped the messages from {first} on: a large one, or several that were sent at "
                 "once, were not all on stable storage"
@@ -645,6 +646,11 @@ class Recovery:
     def _cut(
         self, region: _core.Region, index: _core.Region, header: PageHeader, scan: Scan
     ) -> None:
+        if self._is_made_again:
+            # A new file, because what is sent to this page next goes on in no other page: with the
+            # flag, recovery would drop that, and the flag cannot go before the frames do.
+            self._make(header.page_number, header.first_sequence or 0, header.floor_timestamp)
+            return
         dropped = scan.sequence - scan.whole_sequence
         page_name, index_name = self._names(header.page_number)
         zeroed = zero_after(self.folder, page_name, region, scan.whole_position)
