@@ -139,9 +139,7 @@ def commit_not_recovered() -> None:
 
 def flag_of_a_dropped_commit_kept() -> None:
     """The page is emptied in place."""
-    rewrite(
-        power_loss_recovery.Recovery, "_scan_page", ("header.is_continued or is_comp", "is_comp")
-    )
+    rewrite(power_loss_recovery.Recovery, "_scan_page", ("header.is_continued or region", "region"))
 
 
 def last_page_of_a_commit_not_checked() -> None:
