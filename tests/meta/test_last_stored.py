@@ -341,3 +341,22 @@ def test_random_lives_with_trims_between(tmp_path: Path) -> None:
                 q.rotate()
             q.trim()
     assert found == list(range(end))
+
+
+def test_head_moves_through_the_pages_of_a_large_message(tmp_path: Path) -> None:
+    """Its last pages have no first message: what was stored before the first of them is kept."""
+    path = tmp_path / "q"
+    sent = [bytes([i]) * (8 * SMALL) for i in range(3)]
+    with (
+        Queue(path, page_bytes=SMALL) as queue,
+        queue.persist(lambda _: iter(sent), "down") as flow,
+    ):
+        assert [message.payload for message in flow] == sent
+        pages = queue._store.tail.page_number
+    stored = set()
+    for left in range(pages, 2, -1):
+        with Queue(path, retention=Retention(max_bytes=left * SMALL)) as queue:
+            queue.trim()
+            stored |= {*kept(tmp_path)}
+    assert "queue-stored.0" in stored
+    assert kept(tmp_path) == ["queue-stored.2"]

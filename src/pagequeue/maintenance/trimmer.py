@@ -195,8 +195,10 @@ class Trimmer:
         """
         for header in list(plan.steps):
             last = first_of(header) - 1
-            if last < 0 or store.count(header.page_number) > 0:
-                continue  # `sync_header` puts its first message on stable storage
+            if last < plan.head_sequence or store.count(header.page_number) > 0:
+                # It was stored when the head came to the first of several such pages, of one large
+                # message; or `sync_header` puts this page's first message on stable storage.
+                continue
             try:
                 message = next(iter(Replay(store, None, None, last)))
                 write_stored(store.folder, store.prefix, store.meta.queue_id, message)
