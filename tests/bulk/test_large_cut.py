@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pagequeue import CorruptFrame, Queue, SyncFailed, _core
+from pagequeue import CorruptFrame, Queue, Retention, SyncFailed, _core
 from pagequeue import format as fmt
 from pagequeue.bulk import staged_fragments
 from pagequeue.integrity.verify import verify_queue
+from pagequeue.maintenance.trimmer import sync_header
 from pagequeue.meta.ledger import publishing_name
 from pagequeue.page import fragments
 from pagequeue.queue.queue import internals
@@ -241,3 +242,34 @@ def test_fragment_that_a_failed_sync_lost_is_never_synced_again(tmp_path: Path) 
         internals(queue).store.write_meta.latch(5, FIRST)
         with pytest.raises(SyncFailed):
             producer.flush()
+
+
+def test_torn_rest_of_a_retired_message_is_no_damage(tmp_path: Path) -> None:
+    """Its other pages are gone, so nobody reads it; T1 syncs the head page's beginning."""
+    path = tmp_path / "q"
+    with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send(BIG)
+        producer.send(b"small")
+    with Queue(path, retention=Retention(max_bytes=4 * PAGE_BYTES)) as queue:
+        queue.trim()
+        head = queue._store.head
+    assert head[0] < LAST
+    assert head[1] == 1
+    assert pretend_power_cut(path)
+    zero(page(path, head[0]), 4096, 4096)
+    assert verify_queue(path).problems == []
+    with Queue(path) as queue:
+        assert payloads(queue) == [b"small"]
+        assert queue.verify().problems == []
+
+
+def test_retention_syncs_a_large_message_for_a_flow(tmp_path: Path) -> None:
+    """T1: a flow needs the first message of the head page, and the pages that it goes on in."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
+        producer.send(b"small")
+        producer.send(BIG)
+        store = internals(queue).store
+        assert sync_header(store, FIRST, whole=False) == FIRST
+        assert sync_header(store, FIRST, whole=True) == LAST
+        producer.flush()
+        assert sync_header(store, FIRST, whole=True) == FIRST

@@ -110,10 +110,9 @@ def decode_header(data: bytes, queue_id: bytes, page_number: int, path: str) -> 
         NewerFormat: written by a newer version.
     """
     header = parse_header(data, path)
-    if header.queue_id == fmt.staged_id(queue_id):
-        raise bad_header(path, STAGED)
     if header.queue_id != queue_id:
-        raise bad_header(path, "a page of another queue")
+        is_staged = header.queue_id == fmt.staged_id(queue_id)
+        raise bad_header(path, STAGED if is_staged else "a page of another queue")
     if header.page_number != page_number:
         raise bad_header(path, f"it is page {header.page_number}, not {page_number}")
     return header
