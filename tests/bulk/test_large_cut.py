@@ -7,6 +7,7 @@ cover, and reads nothing of what it covers.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 from types import SimpleNamespace
@@ -261,6 +262,11 @@ def test_torn_rest_of_a_retired_message_is_no_damage(tmp_path: Path) -> None:
     with Queue(path) as queue:
         assert payloads(queue) == [b"small"]
         assert queue.verify().problems == []
+        if importlib.util.find_spec("zstandard"):
+            queue.compress()
+        queue.ship(tmp_path / "replica")
+    with Queue(tmp_path / "replica", read_only=True) as replica:
+        assert replica.verify().problems == []
 
 
 def test_retention_syncs_a_large_message_for_a_flow(tmp_path: Path) -> None:
