@@ -1137,7 +1137,7 @@ PLANTS: dict[str, tuple[str, str, str, Callable[[Path], None]]] = {
         "Frames.java", "if (sum(at + HEADER, sequence) != stated) {", "if (false) {",
         damage_payload,
     ),
-    "noqueueid": ("PageFile.java", "if (head[24 + i] != place.id[i]) {", "if (false) {",
+    "noqueueid": ("PageFile.java", "if (!own) {", "if (false) {",
                   damage_other_queue),
     "noheader": ("PageFile.java", "if ((int) crc.getValue() != stated) {", "if (false) {", _header),
     "nomark": ("Messages.java", "if (turns && !isTurned) {", "if (false) {", _mark),

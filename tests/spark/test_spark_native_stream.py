@@ -445,7 +445,7 @@ PLANTS: dict[str, tuple[str, str, str]] = {
     "streamchecksum": (
         "Frames.java", "if (sum(at + HEADER, sequence) != stated) {", "if (false) {",
     ),
-    "streamqueueid": ("PageFile.java", "if (head[24 + i] != place.id[i]) {", "if (false) {"),
+    "streamqueueid": ("PageFile.java", "if (!own) {", "if (false) {"),
     "streamfirst": (
         "PartReader.java",
         "new Messages(place, number(words, 1), number(words, 2), number(words, 3),",
