@@ -58,6 +58,8 @@ def run_apart(
     budget: Budget,
     defines: Mapping[str, str] | None = None,
     replacements: variant.Replacements | None = None,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> Outcome:
     """Run `campaign(budget)` of a module in a child.
 
@@ -66,6 +68,7 @@ def run_apart(
         budget: as it was given to the campaign.
         defines: of the core that it needs; None takes the installed one.
         replacements: in the sources of that core.
+        grace_seconds: so long after its budget it counts as hanging.
     """
     environment = dict(os.environ)
     environment.pop(variant.CORE_VARIABLE, None)
@@ -74,10 +77,16 @@ def run_apart(
         core = variant.build(defines or {}, replacements=replacements)
         environment[variant.CORE_VARIABLE] = str(core)
         environment[DEFINES_VARIABLE] = json.dumps(dict(defines or {}))
-    return run_in(module, budget, environment)
+    return run_in(module, budget, environment, grace_seconds=grace_seconds)
 
 
-def run_in(module: str, budget: Budget, environment: Mapping[str, str]) -> Outcome:
+def run_in(
+    module: str,
+    budget: Budget,
+    environment: Mapping[str, str],
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+) -> Outcome:
     """Run `campaign(budget)` of a module in a child with this environment."""
     environment = dict(environment)
     root = str(Path(__file__).resolve().parents[1])
@@ -89,11 +98,11 @@ def run_in(module: str, budget: Budget, environment: Mapping[str, str]) -> Outco
             command,
             env=environment,
             stdout=subprocess.PIPE,
-            timeout=budget.seconds + GRACE_SECONDS,
+            timeout=budget.seconds + grace_seconds,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        return Outcome(0, [f"hangs: no end {GRACE_SECONDS:g} s after its budget ({error.cmd})"])
+        return Outcome(0, [f"hangs: no end {grace_seconds:g} s after its budget ({error.cmd})"])
     if done.returncode != 0:
         return Outcome(0, [f"the campaign itself ended with code {done.returncode}"])
     return Outcome(**json.loads(done.stdout))
