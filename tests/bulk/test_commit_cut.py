@@ -11,6 +11,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torn_pages import page, payloads, zero
 
 from pagequeue import CorruptFrame, Queue, Retention
 from pagequeue import format as fmt
@@ -43,27 +44,10 @@ SENT: dict[str, list[bytes]] = {
 }
 
 
-def page(directory: Path, number: int) -> Path:
-    """Return the file of a page."""
-    return directory / fmt.page_name("queue", number)
-
-
 def header_of(directory: Path, number: int) -> PageHeader:
     """Return the header of a page."""
     path = page(directory, number)
     return parse_header(path.read_bytes()[: fmt.PAGE_HEADER_BYTES], str(path))
-
-
-def zero(path: Path, begin: int, count: int) -> None:
-    """Put zeros in place of some bytes, as a block that never reached the disk has."""
-    with path.open("r+b") as file:
-        file.seek(begin)
-        file.write(bytes(count))
-
-
-def payloads(queue: Queue) -> list[bytes]:
-    """Return all payloads."""
-    return [message.payload for message in queue.replay()]
 
 
 def made(directory: Path, sent: list[bytes], *after: bytes) -> list[int]:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torn_pages import page, payloads, zero
 
 from pagequeue import CorruptFrame, Queue, Retention, SyncFailed, _core
 from pagequeue import format as fmt
@@ -34,23 +35,6 @@ PAGE_BYTES = 1 << 14
 BIG = random.Random(1).randbytes(3 * PAGE_BYTES + 77)
 FIRST, LAST = 2, 5
 """The pages with fragments of the large message; message 1."""
-
-
-def page(directory: Path, number: int) -> Path:
-    """Return the file of a page."""
-    return directory / fmt.page_name("queue", number)
-
-
-def zero(path: Path, begin: int, count: int) -> None:
-    """Put zeros in place of some bytes, as a block that never reached the disk has."""
-    with path.open("r+b") as file:
-        file.seek(begin)
-        file.write(bytes(count))
-
-
-def payloads(queue: Queue) -> list[bytes]:
-    """Return all payloads."""
-    return [message.payload for message in queue.replay()]
 
 
 def made(directory: Path, *, flushed: bool, payload: bytes = BIG) -> None:
