@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support import files
+from support import files, flip
 
 from pagequeue import Queue, errors, repair_queue, verify_queue
 from pagequeue import format as fmt
@@ -52,13 +52,13 @@ def read(directory: Path) -> list[int]:
 
 # --- the header of an empty active page -----------------------------------------------------------
 
-HEADERS: dict[str, tuple[int, bytes]] = {
-    "one byte": (0, b"\0"),
-    "magic": (0, b"\xff" * 8),
-    "checksum": (12, b"\xa5\x5a"),
-    "queue id": (24, b"\xa5" * 16),
-    "sequence": (40, b"\x07"),
-    "whole": (0, bytes(fmt.PAGE_HEADER_BYTES)),
+HEADERS: dict[str, Callable[[Path], object]] = {
+    "one byte": lambda page: flip(page, 0),
+    "magic": lambda page: overwrite(page, 0, b"\xff" * 8),
+    "checksum": lambda page: flip(page, 12),
+    "queue id": lambda page: overwrite(page, 24, b"\xa5" * 16),
+    "sequence": lambda page: flip(page, 40),
+    "whole": lambda page: overwrite(page, 0, bytes(fmt.PAGE_HEADER_BYTES)),
 }
 
 
@@ -66,7 +66,7 @@ HEADERS: dict[str, tuple[int, bytes]] = {
 @pytest.mark.parametrize("how", HEADERS)
 def test_header_of_an_empty_active_page_is_recreated(made: Path, how: str, power_cut: bool) -> None:
     """The end-of-page marker before it determines number and sequence."""
-    overwrite(pages(made)[-1], *HEADERS[how])
+    HEADERS[how](pages(made)[-1])
     if power_cut:
         pretend_power_cut(made)
     assert repair_queue(made).ok
@@ -147,10 +147,10 @@ REFUSED: dict[str, Callable[[Path], object]] = {
     "page zero": lambda made: (made / fmt.page_name("queue", 3)).write_bytes(bytes(PAGE)),
     "frame": lambda made: overwrite(made / fmt.page_name("queue", 3), 1000, b"\xa5" * 64),
     "header": lambda made: overwrite(made / fmt.page_name("queue", 1), 0, bytes(64)),
-    "allMeta": lambda made: overwrite(made / "queue-allMeta", 20, b"\xa5"),
-    "readMeta": lambda made: overwrite(made / "queue-readMeta", 16, b"\xa5"),
+    "allMeta": lambda made: flip(made / "queue-allMeta", 20),
+    "readMeta": lambda made: flip(made / "queue-readMeta", 16),
     "head page": lambda made: overwrite(made / "queue-readMeta", 32, b"\x03"),
-    "writeMeta": lambda made: overwrite(made / "queue-writeMeta", 16, b"\xa5"),
+    "writeMeta": lambda made: flip(made / "queue-writeMeta", 16),
 }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from plugin import Disk, slow_crc32c
-from support import within
+from support import flip, within
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -154,7 +154,7 @@ def test_damaged_identity_is_refused_and_unchanged(
 ) -> None:
     """A file that fails its check is never used or written."""
     disk.send(b"x")
-    disk.poke(disk.path(name), at, b"\x99")
+    flip(disk.path(name), at)
     before = disk.contents()
     with pytest.raises(errors.CorruptMeta, match="repair the queue") as caught:
         disk.open()

@@ -10,6 +10,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import flip
 
 from pagequeue import Queue, errors, merge, repair_queue
 from pagequeue import format as fmt
@@ -211,7 +212,7 @@ def test_damaged_read_meta_refuses_a_reader(copy: Path, words: str) -> None:
     if words == "missing":
         path.unlink()
     else:
-        overwrite(path, {"head_page": 32, "identity": 16}[words], b"\x02")
+        flip(path, {"head_page": 32, "identity": 16}[words])
     with pytest.raises(errors.DamageError):
         Queue(copy, read_only=True)
 
