@@ -46,11 +46,17 @@ class Repeated:
         return None if self._job is None else max(0.0, self._due - time.monotonic())
 
     def run(self) -> None:
-        """Run the job, which is due."""
-        job = self._job
+        """Run the job, which is due; one that another thread begins meanwhile stays."""
+        job, self._job = self._job, None
+        if job is None:
+            return
         self._due = time.monotonic() + self._seconds
-        if job is not None and not job() and self._job is job:
-            self._job = None
+        is_wanted = True
+        try:
+            is_wanted = job()
+        finally:
+            if is_wanted and self._job is None:
+                self._job = job
 
 
 class Background:
