@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from group_support import send
-from support import within
+from support import settle, within
 
 from pagequeue import Queue, Retention, errors
 from pagequeue import format as fmt
@@ -161,8 +161,10 @@ def test_a_damaged_message_does_not_stop_the_workers(tmp_path: Path) -> None:
             group.claim(timeout=0)
         assert told.value.sequence == 0
         assert [group.claim(timeout=0).message.sequence for _ in range(2)] == [1, 2]
-        with pytest.raises(TimeoutError):
-            group.claim(timeout=1.5)
+        with within(60):
+            while not list(group.dead_letters()):
+                with pytest.raises(TimeoutError):
+                    group.claim(timeout=0.5)
         (letter,) = group.dead_letters()
         assert (letter.sequence, letter.payload, letter.reason) == (0, None, "could not be read")
 
@@ -322,6 +324,7 @@ def test_a_group_behind_retention_raises_expired(tmp_path: Path) -> None:
         send(queue, 20)
         claim = group.claim(timeout=0)
         send(queue, 1000)
+        settle(queue)  # no trim in the background moves the head from here on
         claim.nack()
         group.close()
         group = queue.group("work")

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from squeezing import PAGE, compressed_pages, fill
-from support import (
-    payloads,
-)
+from support import payloads, settle
 
 from pagequeue import (
     Expired,
@@ -150,6 +148,7 @@ def test_max_bytes_counts_the_size_of_compressed_pages(disk: Disk) -> None:
             fill(queue, 120, turn * 120)  # less than a page
             queue.compress()
             queue.trim()
+        settle(queue)
         info = queue.info()
         assert info.page_count > 5  # of which 4 would fit otherwise
         assert queue.head_sequence > 0
@@ -168,6 +167,7 @@ def test_age_removes_compressed_pages(disk: Disk) -> None:
         fill(queue)
         queue.compress()
         assert queue.info().compressed_page_count > 0
+        settle(queue)  # a trim in the background would remove files after this one has returned
         disk.clock.now += 10**13
         queue.trim()
         assert queue.info().page_count == 1
@@ -189,6 +189,7 @@ def test_page_that_retention_removes_meanwhile_is_not_recreated(
 
         monkeypatch.setattr(rooms._Sealed, "compare", compare)
         queue.compress()
+        settle(queue)
         head = queue.info().head_page
         assert head > 1
         assert all(number >= head for number in compressed_pages(disk))
@@ -200,6 +201,7 @@ def test_leftovers_of_retired_pages_are_removed(disk: Disk) -> None:
     """Temporary files of retired pages are removed; others are overwritten later."""
     with disk.open(retention=Retention(max_bytes=4 * PAGE)) as queue:
         fill(queue, 1000)
+        settle(queue)
         queue.trim()
         gone = disk.directory / f"{fmt.page_name('queue', 1)}.tmp-zip"
         gone.write_bytes(b"x")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import time
 from typing import TYPE_CHECKING
 
 import pytest
+from support import until
 
 from pagequeue import DiskFull, Queue, QueueNotFound, _core, repair_queue, verify_queue
 from pagequeue import format as fmt
@@ -106,12 +106,12 @@ def test_sealed_page_and_index_give_back_what_they_do_not_need(tmp_path: Path, c
             producer.send_many([bytes(100)] * 500)
         queue.rotate()
         limit = count * fmt.INDEX_RECORD_BYTES * 1.05
-        deadline = time.monotonic() + 10
-        while (taken := sum(map(blocks, sorted(directory.glob("*.idx"))[:-1]))) > limit:
-            assert time.monotonic() < deadline, (taken, limit)
-            time.sleep(0.01)
-        assert taken >= count * fmt.INDEX_RECORD_BYTES
-        assert sum(map(blocks, sorted(directory.glob("*.page"))[:-1])) < count * 151
+
+        def taken(ending: str) -> int:
+            return sum(map(blocks, sorted(directory.glob(f"*.{ending}"))[:-1]))
+
+        until(lambda: taken("idx") <= limit and taken("page") < count * 151)
+        assert taken("idx") >= count * fmt.INDEX_RECORD_BYTES
     with Queue(directory, read_only=True) as queue:
         assert len(queue) == count
         assert sum(1 for _ in queue.replay()) == count

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows
-from support import SMALL, flip, until
+from support import LONG, SMALL, flip, settle, until
 
 from pagequeue import Queue, SyncFailed, SystemLimit, repair_queue
 from pagequeue import format as fmt
@@ -160,6 +160,7 @@ def test_page_prepared_before_the_failed_sync_is_abandoned(
             producer.send(PAYLOAD)
         producer._store.roller.prepare(2, reach=0, filled_bytes=0, frame_bytes=1.0)
         until(lambda: len(pages(path)) == 2)
+        settle(queue)  # it syncs the name
         names.failures = 1
         with pytest.raises(SystemLimit):
             queue.consumer("x")
@@ -332,7 +333,7 @@ def test_record_of_a_batch_that_the_failed_sync_of_another_process_dropped_is_th
     def continues() -> None:
         thread = threading.Thread(target=other._store.flusher.resume)
         thread.start()
-        thread.join(20)
+        thread.join(LONG)
         assert not other.stats().sync_failed
 
     def ends(*_: object) -> None:
@@ -375,7 +376,7 @@ def test_entry_is_not_replaced_by_what_continuing_read_before(
 
         def enter_late(self: BulkPublisher, *names: str) -> None:
             is_sent.set()
-            is_read.wait()
+            is_read.wait(LONG)
             enter(self, *names)
 
         def make_late(self: Directory, name: str, *args: Any, **options: Any) -> object:  # noqa: ANN401
@@ -388,7 +389,7 @@ def test_entry_is_not_replaced_by_what_continuing_read_before(
         monkeypatch.setattr(Directory, "make", make_late)
         thread = threading.Thread(target=publish)
         thread.start()
-        is_sent.wait()
+        assert is_sent.wait(LONG)
         store.write_meta.latch(errno.EIO, 1)
         with queue.producer() as producer:
             producer.send(b"after it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support import SMALL
+from support import SMALL, at_once
 
 from pagequeue import Queue, Retention
 from pagequeue.maintenance.trimmer import Trimmer
@@ -27,7 +27,7 @@ def fill(queue: Queue, pages: int, each: int = 3) -> None:
 
 def numbers(disk: Disk) -> list[int]:
     """Return the numbers of the existing pages."""
-    return sorted(int(path.name[6:16]) for path in disk.directory.glob("*.page"))
+    return [int(path.name[6:16]) for path in at_once(disk.directory, "*.page")]
 
 
 def only_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

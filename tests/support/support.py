@@ -107,16 +107,38 @@ def flip(path: Path | str, position: int) -> None:
     overwrite(path, position, bytes([Path(path).read_bytes()[position] ^ 0xFF]))
 
 
-SOON = 5.0
-"""Seconds that are soon, however busy the machine: what is wrong lasts 10 s, or for ever."""
+SOON = 30.0
+"""Seconds that are soon, however busy the machine: what is wrong lasts 60 s, or for ever."""
+LONG = 60.0
+"""Seconds to wait for what happens at once unless the code is wrong, however busy the machine."""
 
 
-def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], object], seconds: float = LONG) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.002)
+
+
+def settle(queue: Queue[Any]) -> None:
+    """Wait until the queue's thread in the background has done all that it was asked for.
+
+    Twice, because a job can ask for another one.
+    """
+    background = queue._store.background
+    for submit in (background.submit_later, background.submit) * 2:
+        done = threading.Event()
+        if submit(done.set):
+            assert done.wait(LONG)
+
+
+def at_once(directory: Path | str, pattern: str) -> list[Path]:
+    """Return the files of a pattern that were all there at the same time, just now.
+
+    A listing alone can have a file that was removed meanwhile, and the one that took its place.
+    """
+    return [path for path in sorted(Path(directory).glob(pattern)) if path.exists()]
 
 
 # --- other processes -----------------------------------------------------------------------------
@@ -199,7 +221,7 @@ def ready(process: subprocess.Popen[str]) -> str:
     return line.strip()
 
 
-def finish(process: subprocess.Popen[str], seconds: float = 60.0) -> str:
+def finish(process: subprocess.Popen[str], seconds: float = LONG) -> str:
     """Wait for the end of a process that must end well; return what it printed."""
     try:
         out, err = process.communicate(timeout=seconds)
@@ -336,6 +358,7 @@ def use_consumer_after_fork(directory: str) -> None:
     consumer = queue.consumer("billing")
     queue.producer().send_many([b"a", b"b", b"c"])
     consumer.receive_many(2)
+    told, tell = os.pipe()
     if (pid := os.fork()) == 0:
         uses: dict[str, Callable[[], object]] = {
             "ack": consumer.ack,
@@ -349,8 +372,10 @@ def use_consumer_after_fork(directory: str) -> None:
         consumer.close()
         for fd in (1, 2):  # a reader of the parent's output must not wait for this one
             os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+        os.write(tell, b"1")
         time.sleep(60)
-    time.sleep(0.3)
+    os.close(tell)
+    os.read(told, 1)  # the child has printed
     consumer.ack()
     print_now(pid)
     time.sleep(60)
@@ -731,7 +756,7 @@ def drive(method: str, directory: str, out: str, processes: int, count: int) -> 
     for child in children:
         child.start()
     for child in children:
-        child.join(50)
+        child.join(2 * LONG)
     sys.exit(any(child.exitcode != 0 for child in children))
 
 
