@@ -992,7 +992,7 @@ def test_timeout_of_a_large_message_is_kept(
     big = BIG[: 4 * PAGE_BYTES]
     with (
         Queue(
-            tmp_path / "full", page_bytes=PAGE_BYTES, on_full="block", lock_timeout=0.2,
+            tmp_path / "full", page_bytes=PAGE_BYTES, on_full="block", lock_timeout=1.0,
             retention=Retention(max_bytes=18 * PAGE_BYTES),
         ) as queue,
         queue.producer() as producer,
@@ -1019,7 +1019,7 @@ def test_timeout_of_a_large_message_is_kept(
             target=lambda: sent.append(producer.send(big[: 2 * PAGE_BYTES])), daemon=True
         )
         next_one.start()
-        next_one.join(0.5)  # more than `lock_timeout`, and no error: room is what it waits for
+        next_one.join(1.5)  # more than `lock_timeout`, and no error: room is what it waits for
         assert next_one.is_alive()
         assert producer.send(b"small", timeout=SOON) == 2
         for _ in range(2):

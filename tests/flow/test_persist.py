@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loops import PATIENCE
 from support import Clock, until
 from upstreams import Upstream, asynchronous, numbers, pump_threads
 
@@ -56,7 +54,7 @@ def test_flow_returns_all_elements_in_order(queue: Queue) -> None:
         assert numbers(list(flow)) == list(range(1000))
         assert list(flow) == []
         assert (flow.stored, flow.lag, flow.acknowledged, flow.unstored) == (1000, 0, 1000, [])
-    assert not pump_threads()
+    until(lambda: not pump_threads())
 
 
 def test_asynchronous_upstream_keeps_its_order(queue: Queue, run: Callable[..., Any]) -> None:
@@ -84,7 +82,7 @@ def test_blocking_upstream_feeds_an_event_loop(queue: Queue, run: Callable[..., 
                     upstream.gate.clear()
                     asyncio.get_running_loop().call_later(0.01, upstream.gate.set)
             assert numbers(seen) == list(range(500))
-        assert not pump_threads()
+        until(lambda: not pump_threads())
 
     run(main())
 
@@ -131,10 +129,7 @@ def test_upstream_is_drawn_without_a_reader(queue: Queue) -> None:
     """The upstream runs at its own pace: the queue is in between."""
     upstream = Upstream(300)
     with queue.persist(upstream, "down") as flow:
-        deadline = time.monotonic() + PATIENCE
-        while queue.tail_sequence < 300:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        until(lambda: queue.tail_sequence == 300)
         assert flow.lag == 300
         assert numbers(list(flow)) == list(range(300))
 
@@ -212,10 +207,7 @@ def test_stored_unacknowledged_messages_are_returned_first(queue: Queue) -> None
         for message in flow:
             if message.sequence == 6:
                 break
-        deadline = time.monotonic() + PATIENCE
-        while queue.tail_sequence < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: queue.tail_sequence == 10)
     with queue.persist(Upstream(15, begin=10), "down") as flow:
         assert numbers(list(flow)) == list(range(6, 15))
 

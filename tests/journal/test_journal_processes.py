@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-from journals import PAGE, Counts, begin, count, count_for_ever
-from support import until
+from journals import COUNT_SECONDS_MAX, PAGE, Counts, begin, count, count_for_ever
+from support import SOON, until
 
 from pagequeue.journal import Journal
 from pagequeue.journal.turn import TURN_NS_MAX
@@ -19,32 +18,34 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-SECONDS = 1.5
+GOAL = 20
 
 
-def counted(processes: list[subprocess.Popen[str]]) -> list[tuple[int, float]]:
-    """Wait for processes that count; return how often each did, and its longest update."""
+def counted(processes: list[subprocess.Popen[str]]) -> list[int]:
+    """Wait for processes that count; return how often each did."""
     found = []
     for process in processes:
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=2 * COUNT_SECONDS_MAX)
         assert process.returncode == 0, err
-        found.append(tuple(json.loads(out.splitlines()[-1])))
+        found.append(int(out))
     return found
 
 
 def test_no_process_starves_though_its_decide_is_slow(tmp_path: Path) -> None:
     """Three decide at once, one takes 20 ms, in which each of the others could append hundreds."""
     Journal(tmp_path, Counts(), page_bytes=PAGE).close()
-    slow = begin(count.__name__, tmp_path, "slow", SECONDS, 0.02, 0)
-    fast = [begin(count.__name__, tmp_path, f"fast{i}", SECONDS, 0, 50) for i in range(3)]
-    (done, longest), *others = counted([slow, *fast])
-    assert done >= 3
-    assert longest < SECONDS
-    assert min(number for number, _ in others) > 3 * done  # they are not held up all the time
+    names = [f"fast{i}" for i in range(3)]
     with Journal(tmp_path, Counts(), read_only=True) as journal:
-        assert journal.state == {
-            "slow": done, **{f"fast{i}": number for i, (number, _) in enumerate(others)},
-        }  # fmt: skip
+        fast = [begin(count.__name__, tmp_path, name, "slow", GOAL, 0) for name in names]
+        until(lambda: all(name in journal.read(dict) for name in names))
+        slow = begin(count.__name__, tmp_path, "slow", "slow", GOAL, 0.02)
+        until(lambda: "slow" in journal.read(dict))
+        before = journal.read(dict)
+        done, *others = counted([slow, *fast])
+        assert done == GOAL
+        more = [number - before[name] for number, name in zip(others, names, strict=True)]
+        assert min(more) > 3 * GOAL  # they are not held up all the time
+        assert journal.read(dict) == {"slow": done, **dict(zip(names, others, strict=True))}
         assert journal.verify().ok
 
 
@@ -57,14 +58,15 @@ def test_process_that_dies_with_the_turn_delays_others_only_briefly(tmp_path: Pa
             turn._region.store(0, value)
             begun = time.monotonic()
             journal.update(lambda state: ["a", state.get("a", 0)])
-            assert time.monotonic() - begun < 2 * TURN_NS_MAX / 1e9
-        took = []
-        for _ in range(3):  # one may be late on a busy machine
+            assert time.monotonic() - begun < SOON
+        for _ in range(20):  # a busy machine can only worsen the measurement
             turn._region.store(0, time.monotonic_ns() + TURN_NS_MAX // 2)
             begun = time.monotonic()
             assert journal.update(lambda state: ["a", state["a"]], timeout=0.05) is not None
-            took.append(time.monotonic() - begun)
-        assert min(took) < TURN_NS_MAX / 3e9
+            took = time.monotonic() - begun
+            if took < TURN_NS_MAX / 3e9:
+                break
+        assert took < TURN_NS_MAX / 3e9
 
 
 @pytest.mark.parametrize("cut", [False, pytest.param(True, marks=pytest.mark.slow)])

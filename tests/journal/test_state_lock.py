@@ -40,7 +40,7 @@ class Interruption(BaseException):
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal[dict[str, int]]]:
     """Return a journal of accounts."""
-    with Journal(tmp_path / "j", Accounts(), page_bytes=PAGE, lock_timeout=1.0) as journal:
+    with Journal(tmp_path / "j", Accounts(), page_bytes=PAGE, lock_timeout=2 * SECONDS) as journal:
         journal.update(lambda _: ["ann", 1])
         yield journal
 
@@ -132,8 +132,7 @@ def test_exception_at_any_point_leaves_the_state_to_all_threads(
 def test_exception_while_a_thread_waits_leaves_the_state_to_the_others(
     journal: Journal[dict[str, int]],
 ) -> None:
-    """At whatever point of waiting: the next one waits for slices, not for the lock's timeout."""
-    journal._opened.store.lock_timeout = 2 * SECONDS
+    """At whatever point of waiting: the next one waits for slices, and not for `lock_timeout`."""
 
     def hold(begun: threading.Event, end: threading.Event) -> None:
         """Keep the state until another thread has waited for it, or does so no more."""
@@ -197,8 +196,7 @@ def test_threads_have_the_lock_in_the_order_in_which_they_came() -> None:
     for number in range(5):
         threads.append(threading.Thread(target=run, args=(number,)))
         threads[-1].start()
-        while len(lock.waiting) <= number:
-            time.sleep(0.001)
+        until(lambda wanted=number + 1: len(lock.waiting) == wanted)
     del lock.holder[HOLDER]
     lock.wake()
     run(5)

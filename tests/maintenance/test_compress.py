@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from plugin import START, Disk
 from squeezing import PAGE, compressed_pages, fill
 from support import (
+    LONG,
     SMALL,
     Clock,
     files,
@@ -226,18 +227,18 @@ def test_closing_does_not_wait_for_the_rest(disk: Disk, monkeypatch: pytest.Monk
 
     def slow(data: memoryview, level: int, path: str) -> bytes:
         begun.set()
-        go_on.wait(10)
+        go_on.wait(LONG)
         return real(data, level, path)
 
     monkeypatch.setattr(rooms.zstd, "deflate", slow)
     queue = disk.open(compress_after=0)
     sent = fill(queue)
-    assert begun.wait(10)
+    assert begun.wait(LONG)
     closing = threading.Thread(target=queue.close)
     closing.start()
     until(lambda: queue._store.compressing.is_closed)
     go_on.set()
-    closing.join(10)
+    closing.join(LONG)
     assert not closing.is_alive()
     assert compressed_pages(disk) == []
     assert not list(disk.directory.glob("*.tmp*"))

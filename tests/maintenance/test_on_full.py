@@ -13,7 +13,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from support import SMALL, SOON, ack_slowly, end, finish, ready, send_until_blocked, start, until
+from support import (
+    LONG,
+    SMALL,
+    SOON,
+    ack_slowly,
+    at_once,
+    end,
+    finish,
+    ready,
+    send_until_blocked,
+    start,
+    until,
+)
 from tiers import slow_but_rows
 
 from pagequeue import (
@@ -31,6 +43,7 @@ from pagequeue.maintenance import room, trimmer
 from pagequeue.maintenance.size_limit import SizeLimit
 from pagequeue.maintenance.trimmer import Trimmer
 from pagequeue.meta.meta_file import field_of
+from pagequeue.send.async_send import LOSSES_MIN
 from pagequeue.send.producer import Producer
 from pagequeue.system.directory import Directory
 
@@ -50,8 +63,8 @@ FOUR_PAGES = Retention(max_bytes=4 * SMALL)
 
 
 def pages_of(disk: Disk) -> int:
-    """Return how many page files there are."""
-    return len(list(disk.directory.glob("*.page")))
+    """Return how many page files there are, while others make and remove some."""
+    return len(at_once(disk.directory, "*.page"))
 
 
 def opened(disk: Disk, on_full: str, **options: object) -> tuple[Queue, NamedConsumer]:
@@ -144,13 +157,17 @@ def test_block_sleeps_until_there_is_space(disk: Disk) -> None:
         thread = threading.Thread(target=send)
         thread.start()
         until(lambda: queue.tail_sequence == 12)
-        used = time.process_time()
-        time.sleep(0.5)
-        assert time.process_time() - used < 0.25
+        for _ in range(20):  # a busy machine can only worsen the measurement
+            used = time.process_time()
+            time.sleep(0.5)
+            used = time.process_time() - used
+            if used < 0.25:
+                break
+        assert used < 0.25
         assert queue.tail_sequence == 12
         received = []
         while len(received) < 60:
-            batch = consumer.receive_many(timeout=20)
+            batch = consumer.receive_many(timeout=LONG)
             received += [message.sequence for message in batch]
             consumer.ack()
             assert pages_of(disk) <= 4
@@ -164,7 +181,7 @@ def test_acknowledgement_wakes_a_blocked_sender(
 ) -> None:
     """A sender that waits for room sleeps until what it needs is acknowledged, and no longer."""
     monkeypatch.setattr(room, "SLICE_SECONDS", 600.0)
-    with disk.open(retention=FOUR_PAGES, on_full="block", full_timeout=60) as queue:
+    with disk.open(retention=FOUR_PAGES, on_full="block", full_timeout=2 * LONG) as queue:
         group = queue.group("workers") if how == "group" else None
         consumer = None if group else queue.consumer("slow")
         meta = queue._store.write_meta.region
@@ -188,7 +205,7 @@ def test_acknowledgement_wakes_a_blocked_sender(
                 assert not sending.done()
                 consumer.receive()
                 consumer.ack()
-            assert sending.result(SOON) == 12
+            assert sending.result(LONG) == 12
 
 
 def test_block_ends_after_its_timeout(disk: Disk) -> None:
@@ -217,7 +234,7 @@ SENDS: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize("way", SENDS)
-@pytest.mark.parametrize("full_timeout", [None, 0, 30])
+@pytest.mark.parametrize("full_timeout", [None, 0, 60])
 def test_timeout_of_a_call_is_used_instead_of_the_queues(
     disk: Disk, way: str, full_timeout: float | None
 ) -> None:
@@ -258,9 +275,9 @@ def test_timeout_has_no_effect_if_no_send_waits(disk: Disk, on_full: str) -> Non
         began = time.monotonic()
         if on_full == "raise":
             with pytest.raises(QueueFull):
-                producer.send(FULL, timeout=10.0)
+                producer.send(FULL, timeout=60.0)
         else:
-            assert producer.send(FULL, timeout=10.0) == 12
+            assert producer.send(FULL, timeout=60.0) == 12
         assert time.monotonic() - began < SOON
 
 
@@ -270,8 +287,20 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, *, own: bool
 ) -> None:
     """It does not begin again with each page that another sender fills."""
-    timeout = 0.5 if own else None
-    queue, consumer = opened(disk, "block", full_timeout=None if own else 0.5)
+    for limit in (0.5, 2.0, 8.0):  # on a busy machine the first can end before a page is lost
+        with monkeypatch.context() as patch:
+            lost = pages_lost_to_another(disk, patch, way, limit, own=own)
+        if lost:
+            break
+    assert lost > 0  # a call that begins again with each loses 100
+
+
+def pages_lost_to_another(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, limit: float, *, own: bool
+) -> int:
+    """Make a call of a full queue that ends in time; return how many pages it lost until then."""
+    timeout = limit if own else None
+    queue, consumer = opened(disk, "block", full_timeout=None if own else limit)
     producer, other = queue.producer(), queue.producer()
     allows, lost, asked = SizeLimit.allows, [0], [0]
     losing = threading.Lock()
@@ -282,7 +311,7 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
         Not about when the timeout ends: a last look could find the room before it is filled.
         """
         asked[0] += 1
-        is_about_due = 0.35 < time.monotonic() - began < 0.8
+        is_about_due = 0.7 * limit < time.monotonic() - began < 1.6 * limit
         if asked[0] >= 3 and not is_about_due and losing.acquire(blocking=False):
             time.sleep(0.02)
             consumer.receive_many(3)
@@ -301,14 +330,15 @@ def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
     }
     monkeypatch.setattr(room, "SLICE_SECONDS", 0.005)
     with queue:
-        assert send_all(queue, 12) == 12
+        send_all(queue, 12 - queue.tail_sequence)
+        assert queue.tail_sequence == 12
         began = time.monotonic()
         monkeypatch.setattr(SizeLimit, "allows", lose)
         with pytest.raises(QueueFull):
             calls[way]()
-        assert 0.5 <= time.monotonic() - began < SOON
-        assert lost[0] > 0  # a call that begins again with each loses 100
+        assert limit <= time.monotonic() - began < SOON
         assert queue.tail_sequence == 12 + 3 * lost[0]
+    return lost[0]
 
 
 async def _awaited(sending: Awaitable[object]) -> object:
@@ -374,21 +404,30 @@ def test_timeout_bounds_a_call_that_loses_each_page_although_there_is_space(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, how: str, *, own: bool
 ) -> None:
     """It never waits for space, so that no limit would end it; no message was sent."""
-    limit = 0.4  # time enough for a hundred pages: it is busy until then
-    timeout = limit if own else None
     many = Retention(max_bytes=20_000 * SMALL)
-    full_timeout = 30.0 if own else limit
-    with disk.open(retention=many, on_full="block", full_timeout=full_timeout) as queue:
-        losing = Losing(queue, monkeypatch, how)
-        began = time.monotonic()
-        with pytest.raises(QueueFull, match="other senders filled or sealed each page") as caught:
-            WAYS[way](losing.producer, timeout)
-        assert limit <= time.monotonic() - began < SOON
-        assert caught.value.held_by == ()
-        assert 16 < losing.lost < losing.allowed
-        assert queue.tail_sequence == 3 * (losing.lost + 1)  # the other's
-        losing.allowed = losing.lost + 5
-        WAYS[way](losing.producer, timeout)
+    # Time enough for a hundred pages, during which it is busy; on a busy machine not the first.
+    for limit in (0.4, 1.6, 6.4, 20.0):
+        timeout, full_timeout = (limit, 60.0) if own else (None, limit)
+        with (
+            disk.open(retention=many, on_full="block", full_timeout=full_timeout) as queue,
+            monkeypatch.context() as patch,
+        ):
+            first = queue.tail_sequence
+            losing = Losing(queue, patch, how)
+            began = time.monotonic()
+            with pytest.raises(
+                QueueFull, match="other senders filled or sealed each page"
+            ) as caught:
+                WAYS[way](losing.producer, timeout)
+            assert limit <= time.monotonic() - began < SOON
+            assert caught.value.held_by == ()
+            assert LOSSES_MIN <= losing.lost < losing.allowed
+            assert queue.tail_sequence == first + 3 * (losing.lost + 1)  # the other's
+            if losing.lost > 2 * LOSSES_MIN:
+                losing.allowed = losing.lost + 5
+                WAYS[way](losing.producer, timeout)
+                break
+    assert losing.lost > 2 * LOSSES_MIN
 
 
 @pytest.mark.parametrize("how", ["filled", "sealed"])
@@ -453,10 +492,8 @@ def test_closing_ends_the_wait_of_another_thread(disk: Disk, closing: str) -> No
     thread.start()
     until(lambda: queue.tail_sequence == 12)
     time.sleep(0.1)
-    began = time.monotonic()
     (producer if closing == "producer" else queue).close()
-    thread.join(10)
-    assert time.monotonic() - began < SOON
+    thread.join(SOON)
     assert len(outcome) == 1
     queue.close()
 
@@ -494,14 +531,14 @@ def test_blocked_senders_and_slow_consumers_in_many_processes(tmp_path: Path) ->
 
 def test_sender_continues_when_the_consumer_that_kept_pages_is_removed(disk: Disk) -> None:
     """A killed consumer's name blocks until it is opened again, idle or removed."""
-    queue, consumer = opened(disk, "block", full_timeout=20)
+    queue, consumer = opened(disk, "block", full_timeout=LONG)
     with queue:
         consumer.close()
         thread = threading.Thread(target=send_all, args=(queue, 20))
         thread.start()
         until(lambda: queue.tail_sequence == 12)
         queue.remove_consumer("slow")
-        thread.join(10)
+        thread.join()
         assert queue.tail_sequence == 20
 
 
@@ -523,7 +560,7 @@ def test_failed_sync_ends_the_wait(disk: Disk) -> None:
 
 def test_sender_that_waits_for_room_continues_after_a_failed_sync(disk: Disk) -> None:
     """With `on_sync_failure="seal"`, also if it is a sync of another process that fails."""
-    queue, consumer = opened(disk, "block", on_sync_failure="seal", full_timeout=20)
+    queue, consumer = opened(disk, "block", on_sync_failure="seal", full_timeout=LONG)
     with queue:
 
         def fail_then_ack() -> None:
@@ -531,7 +568,7 @@ def test_sender_that_waits_for_room_continues_after_a_failed_sync(disk: Disk) ->
             queue._store.write_meta.latch(5, 1)
             until(lambda: not queue.stats().sync_failed)
             for _ in range(20):
-                consumer.receive(30)
+                consumer.receive(LONG)
                 consumer.ack()
 
         thread = threading.Thread(target=fail_then_ack)

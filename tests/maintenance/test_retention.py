@@ -189,7 +189,7 @@ def test_acknowledged_pages_go_and_all_stay_while_there_is_no_consumer(
         group.close()
         for name in ("slow", "fast", "late", "workers"):
             queue.remove_consumer(name)
-        until(lambda: queue.trim().pages == 0, 2.0)
+        until(lambda: queue.trim().pages == 0)
         assert queue.head_sequence == 15
         assert queue.verify().ok
 

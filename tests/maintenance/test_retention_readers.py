@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from retaining import KEEP_TWO, fill, only_by_hand
 from support import (
+    LONG,
     SMALL,
     end,
     ready,
@@ -133,7 +134,7 @@ def test_readers_race_with_rolls_and_retention(tmp_path: Path, seed: int) -> Non
             expected = consumer.sequence
             while time.monotonic() < stop:
                 before = consumer.missed
-                message = consumer.receive(10)
+                message = consumer.receive(LONG)
                 expected += consumer.missed - before
                 assert message.sequence == expected
                 expected += 1

@@ -378,8 +378,9 @@ def test_one_ships_at_a_time(queue: Queue, tmp_path: Path) -> None:
     """The second one gets an error, and the replica is intact."""
     send(queue, 0, 10)
     target = Target(str(tmp_path / "ship"), queue._store, 0o600)
-    with target, pytest.raises(errors.LockTimeout):
-        queue.ship(tmp_path / "ship")
+    with Queue(queue.directory, lock_timeout=0.3) as hasty, target:  # noqa: SIM117
+        with pytest.raises(errors.LockTimeout):
+            hasty.ship(tmp_path / "ship")
     queue.ship(tmp_path / "ship")
     assert read(tmp_path / "ship") == numbers(0, 10)
 

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 from plugin import Disk
 from retaining import FULL, KEEP_TWO, fill, numbers, only_by_hand
-from support import SMALL, die_while_trimming, end, forked, ready, send_and_trim_for_ever, start
+from support import (
+    LONG,
+    SMALL,
+    die_while_trimming,
+    end,
+    forked,
+    ready,
+    send_and_trim_for_ever,
+    start,
+)
 
 from pagequeue import (
     CorruptMeta,
@@ -282,12 +291,12 @@ def test_consumer_created_while_pages_are_removed_misses_no_message(tmp_path: Pa
             with queue.consumer("new") as consumer:
                 first = consumer.sequence
                 queue.trim()
-                assert consumer.receive(10).sequence == first
+                assert consumer.receive(LONG).sequence == first
                 consumer.ack()
                 consumer.seek(latest=bool(turn % 2))
                 first = consumer.sequence
                 queue.trim()
-                assert consumer.receive(10).sequence == first
+                assert consumer.receive(LONG).sequence == first
             queue.remove_consumer("new")
         end(process)
         assert queue.verify().problems == []

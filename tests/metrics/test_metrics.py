@@ -13,6 +13,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+from support import LONG
 
 from pagequeue import Queue
 from pagequeue.cli import main
@@ -142,10 +143,10 @@ def test_command_serves_metrics_until_interrupted(queue: Queue) -> None:
         assert process.stderr is not None
         url = process.stderr.readline().split()[-1]
         assert url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=LONG) as answer:
             check(answer.read().decode(), queue)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
+        process.communicate(timeout=LONG)
         assert process.returncode == 130
     finally:
         with contextlib.suppress(ProcessLookupError):

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from squeezing import PAGE
-from support import SMALL, flip, payloads
+from support import SMALL, Clock, flip, payloads
 
 from pagequeue import (
     CorruptFrame,
@@ -55,7 +55,7 @@ def sent() -> list[bytes]:
 def compressed(tmp_path: Path, small_blocks: None) -> Path:  # noqa: ARG001 - before it
     """A queue whose sealed pages are compressed, closed."""
     directory = tmp_path / "events"
-    with Queue(directory, page_bytes=PAGE) as queue:
+    with Queue(directory, page_bytes=PAGE, clock=Clock(10**18, 1000)) as queue:
         with queue.producer() as producer:
             for payload in sent():
                 producer.send(payload)

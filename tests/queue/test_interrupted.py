@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from support import SMALL
+from support import LONG, SMALL, SOON
 
 from pagequeue import (
     ClosedError,
@@ -76,7 +76,7 @@ def test_handler_that_raises_leaves_everything_usable(tmp_path: Path) -> None:
     def handler(_: int, __: FrameType | None) -> None:
         raise Interrupted
 
-    with Queue(tmp_path / "q", page_bytes=SMALL, lock_timeout=2) as queue:
+    with Queue(tmp_path / "q", page_bytes=SMALL, lock_timeout=SOON) as queue:
         producer = queue.producer()
         signal.signal(signal.SIGALRM, handler)
         for _ in range(150):
@@ -85,14 +85,14 @@ def test_handler_that_raises_leaves_everything_usable(tmp_path: Path) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0.003, 1.0)
                 while True:
                     producer.send(WIDE)
-                    producer.flush(1)
+                    producer.flush(LONG)
             except Interrupted:
                 pass
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         for _ in range(20):
             producer.send(WIDE)
-        assert producer.flush(5) == len(queue)
+        assert producer.flush(LONG) == len(queue)
         with Queue(queue.directory) as other, other.producer() as another:
             another.send(WIDE)
             other.rotate()
@@ -168,7 +168,7 @@ def test_read_only_consumer_gets_no_half_batch_before_recovery(tmp_path: Path) -
             consumer.receive(timeout=0.02)
         with Queue(tmp_path / "q") as queue, queue.producer() as producer:
             producer.send(b"two")
-            assert consumer.receive(timeout=10).payload == b"two"
+            assert consumer.receive(timeout=LONG).payload == b"two"
 
 
 def test_closing_a_producer_in_a_forked_child_has_no_effect(

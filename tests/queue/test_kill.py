@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import (
+    LONG,
     SMALL,
     SOON,
     end,
@@ -189,7 +190,7 @@ def test_opener_that_waited_for_a_recovery_that_was_killed_does_it_itself(
     timer = threading.Timer(0.2, holder.kill)
     timer.start()
     try:
-        with Queue(queue.directory, lock_timeout=5) as again:
+        with Queue(queue.directory, lock_timeout=LONG) as again:
             assert again.recovery.scanned
             assert again.producer().send(b"after") == 1
             assert payloads(again.replay()) == [b"before", b"after"]

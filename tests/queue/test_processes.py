@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from support import (
+    LONG,
     SMALL,
     drive,
     end,
@@ -19,6 +21,7 @@ from support import (
     send_lines,
     start,
     use_after_fork,
+    within,
 )
 from tiers import slow_but
 
@@ -42,7 +45,7 @@ def test_all_consumers_see_one_order_of_all_that_all_producers_sent(
     which poll, receive, iterate and receive many; a third of them read-only.
     """
     (out := tmp_path / "out").mkdir()
-    finish(start(drive.__name__, method, tmp_path / "q", out, PROCESSES, COUNT), 55)
+    finish(start(drive.__name__, method, tmp_path / "q", out, PROCESSES, COUNT), 3 * LONG)
     seen = [np.load(path) for path in sorted(out.glob("*.npy"))]
     assert len(seen) == PROCESSES * 3
     first = seen[0]
@@ -89,11 +92,12 @@ def test_batch_is_visible_whole_to_a_reader_that_polls_all_the_time(tmp_path: Pa
     """I8: a reader that gets the first message of a batch gets the others without waiting."""
     size, acked = 120, tmp_path / "acked"
     acked.write_bytes(bytes(8))
-    with Queue(tmp_path / "q", page_bytes=1 << 20) as queue:
+    with Queue(tmp_path / "q", page_bytes=1 << 20) as queue, contextlib.ExitStack() as stop:
         other = start(send_for_ever.__name__, queue.directory, acked, size)
         try:
             ready(other)
             consumer = queue.consumer(latest=True)
+            stop.enter_context(within(int(2 * LONG)))  # if the other one dies
             for _ in range(400):
                 while (message := consumer.poll()) is None:
                     pass
@@ -141,7 +145,7 @@ def test_handles_of_a_forked_child_raise_and_do_not_affect_the_parent(
     tmp_path: Path, leave: str
 ) -> None:
     """A child's inherited handles raise ForkedError; however it ends, the parent's go on."""
-    said = finish(start(use_after_fork.__name__, tmp_path / "q", leave), 20).splitlines()
+    said = finish(start(use_after_fork.__name__, tmp_path / "q", leave)).splitlines()
     child, (received, good) = json.loads(said[0]), json.loads(said[1])
     extra = ["from the child"] if leave == "reopen" else []
     assert received == ["a", "b", "c", *extra, "parent", "rotated"]

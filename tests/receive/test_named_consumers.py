@@ -15,6 +15,7 @@ import pytest
 from cursors import cursor_of, fill
 from plugin import START, Disk
 from support import (
+    LONG,
     SMALL,
     SOON,
     end,
@@ -40,6 +41,7 @@ from pagequeue import (
     UsageError,
 )
 from pagequeue import format as fmt
+from pagequeue.meta import cursor
 from pagequeue.store import published
 
 if TYPE_CHECKING:
@@ -291,8 +293,11 @@ def test_name_is_open_once_among_threads_and_processes(disk: Disk) -> None:
         again.consumer("billing").close()
 
 
-def test_listing_reports_which_consumers_are_open_and_blocks_none(disk: Disk) -> None:
+def test_listing_reports_which_consumers_are_open_and_blocks_none(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The listing holds the lock briefly; opening at that time waits for it."""
+    monkeypatch.setattr(cursor, "TAKE_SECONDS", LONG)
     with disk.open() as queue:
         stop = threading.Event()
         seen = set()

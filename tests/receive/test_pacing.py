@@ -190,7 +190,7 @@ def test_replay_has_the_sequence_of_the_next_message(queue: Queue) -> None:
 @pytest.mark.parametrize("what", ["replay", "merge", "queue"])
 def test_closing_ends_a_long_wait(queue: Queue, what: str) -> None:
     """Another thread closes; the thread that waits for the next message gets ClosedError."""
-    replay = merge([queue], speed=0.001) if what == "merge" else queue.replay(speed=0.001)
+    replay = merge([queue], speed=1e-4) if what == "merge" else queue.replay(speed=1e-4)
     iterator = iter(replay)
     next(iterator), next(iterator)
     timer = threading.Timer(0.05, queue.close if what == "queue" else replay.close)

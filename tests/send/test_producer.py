@@ -294,7 +294,7 @@ def test_end_of_page_marker_is_published_only_when_the_next_page_exists_on_disk(
 
 def test_page_that_another_process_creates_for_too_long_is_a_lock_timeout(queue: Queue) -> None:
     """A process stopped while it creates a page blocks others only until their timeout."""
-    with queue.producer() as producer:
+    with Queue(queue.directory, lock_timeout=0.3) as hasty, hasty.producer() as producer:
         producer.send(b"." * 3000)
         holder = start(hold_file_lock.__name__, f"{queue.directory}/queue-allMeta")
         try:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support import SMALL, count_up, files, finish, payloads, start
+from support import SMALL, count_up, files, finish, payloads, start, until
 
 from pagequeue import (
     ClosedError,
@@ -157,8 +156,7 @@ def test_what_takes_several_pages_compares_too(queue: Queue) -> None:
     def race() -> None:
         with queue.producer() as producer:
             for at in range(5, 11):
-                while queue.tail_sequence < at:
-                    time.sleep(0.001)
+                until(lambda wanted=at: queue.tail_sequence >= wanted)
                 try:
                     won.append(producer.send(large, at=at))
                 except Overtaken:

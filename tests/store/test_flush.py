@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from support import end, hold_file_lock, payloads, ready, start
+from support import LONG, end, hold_file_lock, payloads, ready, start, until
 
 from pagequeue import FlushTimeout, InvalidOption, NothingReceived, Queue, SyncFailed
 from stress.flush_cost import LIMIT_BYTES, bytes_per_flush, is_counted
@@ -84,10 +84,7 @@ def test_within_a_time(tmp_path: Path) -> None:
     with Queue(tmp_path / "q", page_bytes=SMALL, sync=sync) as queue:
         with queue.producer() as producer:
             producer.send(b"x")
-            deadline = time.monotonic() + 10
-            while queue.durable_sequence < 1:
-                assert time.monotonic() < deadline
-                time.sleep(0.005)
+            until(lambda: queue.durable_sequence == 1)
         thread = queue._store.flusher._timer
         assert thread is not None
     assert not thread.is_alive()
@@ -131,13 +128,13 @@ def test_flushers_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             sync()
             if len(syncs) == 1:
                 first_is_in.set()
-                assert go_on.wait(10)
+                assert go_on.wait(LONG)
 
         monkeypatch.setattr(flusher, "_sync_to_tail", slow)
         producer.send(b"x")
         threads = [threading.Thread(target=producer.flush)]
         threads[0].start()
-        assert first_is_in.wait(10)
+        assert first_is_in.wait(LONG)
         for _ in range(8):
             producer.send(b"x")
             threads.append(threading.Thread(target=producer.flush))
@@ -159,7 +156,7 @@ def test_durable_consumer_waits_for_the_flush(tmp_path: Path) -> None:
             consumer.receive_many(timeout=0.02)
         timer = threading.Timer(0.05, producer.flush)
         timer.start()
-        assert consumer.receive(timeout=10).payload == b"a"
+        assert consumer.receive(timeout=LONG).payload == b"a"
         timer.join()
         producer.send(b"c")
         assert consumer.receive_many(10, timeout=0).payloads == [b"b"]
@@ -214,7 +211,7 @@ def test_flush_waits_for_the_one_that_is_under_way(tmp_path: Path) -> None:
             thread.start()
             time.sleep(0.05)
             assert thread.is_alive()
-        thread.join(10)
+        thread.join(LONG)
         assert not thread.is_alive()
         assert one.durable_sequence == 1
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from support import Clock
+from support import LONG, Clock
 
 from pagequeue import Queue, errors
 
@@ -274,17 +274,17 @@ def test_flush_of_another_process_that_takes_too_long_is_a_timeout(disk: Disk) -
         def hold() -> None:
             with two._store.flusher.lock.exclusive(1, "testing"):
                 taken.set()
-                ends.wait(20)
+                ends.wait(LONG)
 
         thread = threading.Thread(target=hold)
         thread.start()
-        assert taken.wait(20)
+        assert taken.wait(LONG)
         with pytest.raises(errors.FlushTimeout, match="call again"):
             producer.flush(timeout=0.02)
         assert one.durable_sequence == 0
         ends.set()
         thread.join()
-        assert producer.flush(timeout=5) == 1
+        assert producer.flush(timeout=LONG) == 1
 
 
 # --- a full disk ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Queue
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def run_asyncio(main: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401

@@ -360,7 +360,7 @@ def clock() -> Clock:
 @pytest.fixture
 def queue(tmp_path: Path, clock: Clock) -> Iterator[Queue]:
     """A queue of the smallest pages, open for writing."""
-    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock, lock_timeout=0.3) as queue:
+    with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock) as queue:
         yield queue
 
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from support import print_now, until
+from support import LONG, print_now, until
 
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
@@ -162,7 +162,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
 
     def send(size: int) -> None:
         producer = queue.producer()
-        sending.wait(20)
+        sending.wait(LONG)
         while True:
             found = result(lambda: producer.send(b"y" * size))
             if found[0] != "returned":
@@ -172,7 +172,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
         # When the map is gone, the thread's list of the locks that it holds must not lead there.
         left.wait(1)
         producer.close()
-        unmapped.wait(20)
+        unmapped.wait(LONG)
         with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
             for _ in range(100):
                 another.producer().send(b"another queue")
@@ -183,7 +183,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     ]
     for sender in senders:
         sender.start()
-    sending.wait(20)
+    sending.wait(LONG)
     time.sleep(at)
     name = fmt.write_meta_name("queue") if what == "meta" else fmt.page_name("queue", 1)
     os.truncate(Path(directory) / name, 0)
@@ -193,7 +193,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     time.sleep(0.05)
     unmapped.set()
     for sender in senders:
-        sender.join(20)
+        sender.join(LONG)
     assert not any(sender.is_alive() for sender in senders)
     print_now(json.dumps(ends))
 

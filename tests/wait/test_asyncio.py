@@ -188,7 +188,7 @@ def test_many_consumers_share_one_thread(queue: Queue, run: Callable[..., Any]) 
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(consumer.receive_async(PATIENCE)) for consumer in consumers]
             await until(lambda: waiting(queue) == 100)
-            assert len(notifier_threads()) == 1
+            await until(lambda: len(notifier_threads()) == 1)  # that of another test has ended
             with queue.producer() as producer:
                 producer.send(b"for all")
         assert {task.result().payload for task in tasks} == {b"for all"}
@@ -229,10 +229,12 @@ def test_idle_waiting_uses_hardly_any_cpu(queue: Queue) -> None:
         tasks = [asyncio.ensure_future(queue.consumer().receive_async()) for _ in range(100)]
         await until(lambda: waiting(queue) == 100)
         best = 1.0
-        for _ in range(4):  # a busy machine can only worsen the measurement
+        for _ in range(20):  # a busy machine can only worsen the measurement
             before = time.process_time()
             await asyncio.sleep(1)
             best = min(best, time.process_time() - before)
+            if best < 0.01:
+                break
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -285,7 +287,7 @@ def test_closing_ends_a_wait(queue: Queue, what: str, *, read_only: bool) -> Non
             for call in (consumer.receive_async, consumer.receive_many_async):
                 with pytest.raises(ClosedError):
                     await call()
-        assert not notifier_threads()
+        await until(lambda: not notifier_threads())
 
     asyncio.run(main())
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import PATIENCE
+from loops import PATIENCE, until
 
 from pagequeue import ClosedError, FlushTimeout, Queue, QueueFull, Retention, SyncFailed
 
@@ -55,10 +55,9 @@ def test_full_queue_does_not_block_the_loop(tmp_path: Path, run: Callable[..., A
             tasks = [asyncio.ensure_future(producer.send_async(LARGE)) for _ in range(3)]
             turns = 0
             begun = time.monotonic()
-            while time.monotonic() < begun + 0.1:
+            while turns <= 3 or time.monotonic() < begun + 0.1:
                 await asyncio.sleep(0)
                 turns += 1
-            assert turns > 3
             assert not any(task.done() for task in tasks)
             assert queue.tail_sequence == tail
             with queue.consumer("slow") as consumer:
@@ -157,10 +156,13 @@ def test_flush_does_not_block_the_loop_and_can_time_out(queue: Queue) -> None:
                         await asyncio.sleep(0)
 
                 counting = asyncio.ensure_future(count())
+                flushing = asyncio.ensure_future(producer.flush_async())
+                await until(lambda: turns > 3)
+                assert not flushing.done()
                 with pytest.raises(FlushTimeout):
                     await producer.flush_async(timeout=0.05)
                 counting.cancel()
-                assert turns > 3
+            assert await flushing == 1
             assert await producer.flush_async(PATIENCE) == 1
             producer.send(b"b")
             flushes = [asyncio.ensure_future(producer.flush_async()) for _ in range(10)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support import (
+    LONG,
     SOON,
     WAITERS,
     end,
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 IDLE_SECONDS = 1.5
+ROUNDS = 20
+"""Measurements until one shows what is claimed: what is wrong shows in each of them."""
 ROBUST = not _core.LOCK_NEEDS_FD
 
 
@@ -53,12 +56,12 @@ def test_idle_consumer_uses_less_than_one_percent_of_a_core(
         receive = consumer.receive_many if many else consumer.receive
         with pytest.raises(NothingReceived):
             receive(timeout=0.05)
-        for _ in range(3):  # a busy machine can only worsen the measurement
+        for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
             thread, process = time.thread_time(), time.process_time()
             with pytest.raises(NothingReceived):
                 receive(timeout=IDLE_SECONDS)
             thread, process = time.thread_time() - thread, time.process_time() - process
-            if thread < IDLE_SECONDS / 100:
+            if thread < IDLE_SECONDS / 100 and process < IDLE_SECONDS / 50:
                 break
         assert thread < IDLE_SECONDS / 100
         assert process < IDLE_SECONDS / 50  # with all other threads
@@ -72,7 +75,7 @@ def test_sleeper_is_woken_well_before_its_slice_ends(queue: Queue) -> None:
     took: list[float] = []
     try:
         ready(other)
-        for i in range(75):
+        for i in range(15 * ROUNDS):
             if i % 15 == 0 and took:  # a busy machine can only worsen the measurement
                 if statistics.median(took) < 0.03:
                     break
@@ -87,7 +90,7 @@ def test_sleeper_is_woken_well_before_its_slice_ends(queue: Queue) -> None:
 
             thread = threading.Thread(target=send)
             thread.start()
-            message = consumer.receive(10)
+            message = consumer.receive(LONG)
             took.append(time.monotonic() - sent[0])
             thread.join()
             assert int(message.payload) == i
@@ -101,11 +104,11 @@ def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue
     consumer, producer = queue.consumer(), queue.producer()
     region = queue._store.write_meta.region
     took = []
-    for _ in range(3):  # one may be late on a busy machine
+    for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
         received: list[float] = []
 
         def read(received: list[float] = received) -> None:
-            consumer.receive(10)
+            consumer.receive(LONG)
             received.append(time.monotonic())
 
         thread = threading.Thread(target=read)
@@ -116,7 +119,9 @@ def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue
         producer.send(b"a")
         thread.join()
         took.append(received[0] - sent)
-    assert min(took) < 1
+        if took[-1] < 1:
+            break
+    assert took[-1] < 1
 
 
 def test_sleeper_outlives_a_killed_publisher(queue: Queue, tmp_path: Path) -> None:
@@ -127,15 +132,12 @@ def test_sleeper_outlives_a_killed_publisher(queue: Queue, tmp_path: Path) -> No
         acked.write_bytes(bytes(8))
         other = start(send_for_ever.__name__, queue.directory, acked, 1)
         ready(other)
-        while consumer.lag < 100:
-            time.sleep(0.001)
+        until(lambda: consumer.lag >= 100)
         end(other)
         consumer.seek(latest=True)
         timer = threading.Timer(0.1, queue.producer().send, [b"%d" % round_])
         timer.start()
-        begun = time.monotonic()
-        assert consumer.receive(10).payload == b"%d" % round_
-        assert time.monotonic() - begun < SOON
+        assert consumer.receive(SOON).payload == b"%d" % round_
         timer.join()
 
 
@@ -145,10 +147,8 @@ def test_interrupt_ends_a_wait_at_once(queue: Queue, how: str) -> None:
     process = start(wait_for_message.__name__, queue.directory, how)
     assert ready(process) == "waiting"
     time.sleep(0.2)
-    begun = time.monotonic()
     process.send_signal(signal.SIGINT)
-    assert finish(process, 5) == "interrupted"
-    assert time.monotonic() - begun < SOON
+    assert finish(process, SOON) == "interrupted"
 
 
 @pytest.mark.skipif(not ROBUST, reason="the lock of this system is not a mutex")
@@ -161,7 +161,7 @@ def test_interrupt_ends_a_send_that_waits_for_the_lock(queue: Queue) -> None:
         assert ready(process) == "waiting"
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
-        assert finish(process, 5) == "interrupted"
+        assert finish(process, SOON) == "interrupted"
     finally:
         end(holder)
     assert len(queue) == 0
@@ -172,13 +172,15 @@ def test_timeout_is_kept(queue: Queue, timeout: float) -> None:
     """A wait ends no earlier than asked, and soon after."""
     consumer = queue.consumer()
     for call in (consumer.receive, lambda timeout: consumer.receive_many(3, timeout)):
-        took = []
-        for _ in range(3):  # one may be late on a busy machine
+        for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
             begun = time.monotonic()
             with pytest.raises(TimeoutError):
                 call(timeout=timeout)
-            took.append(time.monotonic() - begun)
-        assert timeout <= min(took) < timeout + 0.25
+            took = time.monotonic() - begun
+            assert timeout <= took
+            if took < timeout + 0.25:
+                break
+        assert took < timeout + 0.25
 
 
 @pytest.mark.parametrize("timeout", [None, 1e300, float("inf"), 10**9])
@@ -195,9 +197,9 @@ def test_other_threads_run_while_one_waits(queue: Queue) -> None:
     """The interpreter is free while a consumer sleeps: this thread counts on, and sends."""
     consumer = queue.consumer()
     received = []
-    thread = threading.Thread(target=lambda: received.append(consumer.receive(10)))
+    thread = threading.Thread(target=lambda: received.append(consumer.receive(LONG)))
     thread.start()
-    for _ in range(5):  # a busy machine can only worsen the measurement
+    for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
         begun, longest, last = time.monotonic(), 0.0, time.monotonic()
         while (now := time.monotonic()) - begun < 0.5:
             longest, last = max(longest, now - last), now
@@ -212,19 +214,19 @@ def test_other_threads_run_while_one_waits(queue: Queue) -> None:
 @pytest.mark.skipif(not ROBUST, reason="the lock of this system is not a mutex")
 def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
     """The GIL is free while a producer waits for the writers' lock, and reading works."""
-    producer = queue.producer()
-    producer.send(b"before")
-    holder = start(hold_writers_lock.__name__, queue.directory)
-    ready(holder)
-    thread = threading.Thread(target=producer.send, args=(b"after",))
-    thread.start()
-    time.sleep(0.1)
-    begun = time.monotonic()
-    assert queue.consumer().receive(0).payload == b"before"
-    assert len(queue) == 1
-    assert time.monotonic() - begun < SOON
-    end(holder)
-    thread.join()
+    with Queue(queue.directory, lock_timeout=2 * LONG) as own, own.producer() as producer:
+        producer.send(b"before")
+        holder = start(hold_writers_lock.__name__, queue.directory)
+        ready(holder)
+        thread = threading.Thread(target=producer.send, args=(b"after",))
+        thread.start()
+        time.sleep(0.1)
+        begun = time.monotonic()
+        assert queue.consumer().receive(0).payload == b"before"
+        assert len(queue) == 1
+        assert time.monotonic() - begun < SOON
+        end(holder)
+        thread.join()
     assert len(queue) == 2
 
 
@@ -256,11 +258,11 @@ def test_one_message_wakes_all_sleepers(queue: Queue) -> None:
     woken: list[float] = []
 
     def read(consumer: Consumer) -> None:
-        consumer.receive(10)
+        consumer.receive(LONG)
         woken.append(time.monotonic())
 
     took: list[float] = []
-    for i in range(25):
+    for i in range(5 * ROUNDS):
         if i % 5 == 0 and took:  # a busy machine can only worsen the measurement
             if statistics.median(took) < 0.04:
                 break
@@ -274,7 +276,7 @@ def test_one_message_wakes_all_sleepers(queue: Queue) -> None:
         sent = time.monotonic()
         queue.producer().send(b"a")
         for thread in threads:
-            thread.join(10)
+            thread.join()
         assert len(woken) == 4
         took.append(max(woken) - sent)
     assert statistics.median(took) < 0.04
