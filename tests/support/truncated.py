@@ -115,7 +115,7 @@ def wait_for_cut(directory: str, how: str, read_only: bool, durable_only: bool) 
         }
         print_now("waiting")
         found = result(waits[how])
-        print_now(json.dumps([found, time.time()]))
+        print_now(json.dumps([found, time.monotonic()]))
 
 
 def send_cut(directory: str, what: str, size: int) -> None:

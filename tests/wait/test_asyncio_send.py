@@ -156,7 +156,7 @@ def test_flush_does_not_block_the_loop_and_can_time_out(queue: Queue) -> None:
                         await asyncio.sleep(0)
 
                 counting = asyncio.ensure_future(count())
-                flushing = asyncio.ensure_future(producer.flush_async())
+                flushing = asyncio.ensure_future(producer.flush_async(PATIENCE))
                 await until(lambda: turns > 3)
                 assert not flushing.done()
                 with pytest.raises(FlushTimeout):
