@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGE_BYTES = 65_536
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 120.0
 
 Capture = pytest.CaptureFixture[bytes]
 

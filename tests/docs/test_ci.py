@@ -35,7 +35,7 @@ def entries_of(name: str) -> list[str]:
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Call the script."""
     return subprocess.run(
-        [str(SCRIPT), *arguments], capture_output=True, text=True, timeout=60, check=False
+        [str(SCRIPT), *arguments], capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -233,7 +233,7 @@ def test_tests_without_tools_end_with_a_count(
              "-c", ROOT / "pyproject.toml",
              "--rootdir", tmp_path, tmp_path / name],
             env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support"), **environment},
-            cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+            cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout
 

@@ -39,7 +39,7 @@ def run(directory: Path, *command: str) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         command, cwd=directory, env={**os.environ, "PATH": path}, capture_output=True, text=True,
-        timeout=100, check=False,
+        timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

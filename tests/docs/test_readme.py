@@ -40,7 +40,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
 
 
-def run(command: list[str], directory: Path, *, seconds: float = 100) -> str:
+def run(command: list[str], directory: Path, *, seconds: float = 600) -> str:
     """Run a command as a reader would, and return what it printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
@@ -125,7 +125,7 @@ def test_spark_block_runs(directory: Path) -> None:
     """The block of Spark too, where there is a Java."""
     file = directory / "spark.py"
     file.write_text(SPARK[0])
-    lines = run([sys.executable, str(file)], directory, seconds=300).splitlines()
+    lines = run([sys.executable, str(file)], directory).splitlines()
     assert lines[-2:] == ["1000", """b'{"USER": 5, "PAGE": "/0"}'"""]
 
 

@@ -209,7 +209,7 @@ def test_a_failed_job_leaves_no_files(spark: SparkSession, tmp_path: Path) -> No
     staging, over = tmp_path / "q" / "queue-staged", tmp_path / "over"
 
     def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         for batch in batches:
             yield batch
             is_first = batch.column(0)[0].as_py() == "0"

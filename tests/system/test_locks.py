@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import portalocker
 import pytest
-from support import SMALL, payloads
+from support import SMALL, payloads, within
 
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
@@ -25,6 +25,9 @@ from stress.tampering import overwrite
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+PATIENCE = 60
+"""Seconds in which a lock that is free is had, however busy the machine."""
 
 HOLDER = """
 import os, sys, time
@@ -83,13 +86,16 @@ def test_shared_holders_exclude_an_exclusive_one(locks: list[FileLock]) -> None:
 
 
 def test_waiting_ends_in_a_typed_error_and_steals_no_lock(locks: list[FileLock]) -> None:
-    """A lock is never taken away by time."""
+    """A lock is never taken away by time; a wait without end is found by the alarm."""
     first, second = locks
     assert first.try_exclusive()
     start = time.monotonic()
-    with pytest.raises(errors.LockTimeout, match="stopped or hanging") as caught:
+    with (
+        within(PATIENCE),
+        pytest.raises(errors.LockTimeout, match="stopped or hanging") as caught,
+    ):
         second.share(0.05)
-    assert 0.04 < time.monotonic() - start < 5
+    assert time.monotonic() - start > 0.04
     assert caught.value.path == first.path
     with (
         pytest.raises(TimeoutError, match="while testing"),
@@ -143,7 +149,7 @@ def test_killed_holder_releases_the_lock(
     """I3: the kernel releases it when its holder dies."""
     assert not locks[0].try_exclusive()
     holder.kill()
-    with locks[0].exclusive(5, "testing"):
+    with locks[0].exclusive(PATIENCE, "testing"):
         pass
 
 
@@ -214,7 +220,7 @@ def test_child_of_a_fork_neither_unlocks_nor_keeps_the_parents_lock(
     try:
         assert not second.try_exclusive()  # the child closed its copy; the lock stays
         first.close()
-        with second.exclusive(5, "testing"):  # the child is alive and holds no lock
+        with second.exclusive(PATIENCE, "testing"):  # the child is alive and holds no lock
             pass
     finally:
         os.close(write)
@@ -245,13 +251,12 @@ def test_overwritten_writers_lock_is_a_typed_error(tmp_path: Path, sends: str) -
 def test_thread_that_has_it_through_another_opening_is_refused_at_once(path: Path) -> None:
     """A signal handler that uses the same queue, opened again, would wait for its own thread."""
     one, other = (FileLock(os.open(path, os.O_RDONLY), str(path)) for _ in range(2))
-    begun = time.monotonic()
-    with one.exclusive(5, "holding"):
-        with pytest.raises(errors.LockTimeout, match="called again"), other.exclusive(5, "waiting"):
+    again = pytest.raises(errors.LockTimeout, match="called again")
+    with one.exclusive(5, "holding"), within(PATIENCE):
+        with again, other.exclusive(10 * PATIENCE, "waiting"):
             pass
-        with pytest.raises(errors.LockTimeout, match="called again"), other.attempt("trying"):
+        with again, other.attempt("trying"):
             pass
-    assert time.monotonic() - begun < 4
     with other.exclusive(0, "holding"):
         pass
     one.close()

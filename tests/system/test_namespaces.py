@@ -39,6 +39,9 @@ PID_NAMESPACE = ("unshare", "-p", "-f", "--mount-proc", "--kill-child")
 MOUNT_NAMESPACE = ("unshare", "-m")
 CLOCK_AHEAD = ("unshare", "-T", "--monotonic", "100000", "-f", "--kill-child")
 SHORT = 0.1
+"""Seconds to wait for a lock that stays taken."""
+PATIENCE = 60.0
+"""Seconds to wait for what comes, however busy the machine."""
 
 mutexes = pytest.mark.skipif(
     _core.LOCK_NEEDS_FD == 1, reason="the lock of this system is not a mutex"
@@ -74,9 +77,17 @@ def child_of(process: subprocess.Popen[str]) -> int:
 
 
 @pytest.fixture
-def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
+def lock_timeout() -> float:
+    """Seconds that both of them wait for a lock."""
+    return SHORT
+
+
+@pytest.fixture
+def foreign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock_timeout: float
+) -> Iterator[Producer]:
     """A producer that believes to be in another namespace than the mutex."""
-    with Queue(tmp_path / "q", page_bytes=SMALL, lock_timeout=SHORT) as queue:
+    with Queue(tmp_path / "q", page_bytes=SMALL, lock_timeout=lock_timeout) as queue:
         with monkeypatch.context() as patch:
             patch.setattr(WriteMeta, "is_foreign", True)
             producer = queue.producer()
@@ -84,9 +95,9 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Produce
 
 
 @pytest.fixture
-def queue(foreign: Producer) -> Iterator[Queue]:
+def queue(foreign: Producer, lock_timeout: float) -> Iterator[Queue]:
     """The same queue, opened once more, by a process in the mutex's namespace."""
-    with Queue(foreign._store.folder.path, lock_timeout=SHORT) as opened:
+    with Queue(foreign._store.folder.path, lock_timeout=lock_timeout) as opened:
         yield opened
 
 
@@ -189,6 +200,7 @@ def test_two_foreign_producers_exclude_each_other(foreign: Producer, queue: Queu
     assert foreign.send(b"mine") == 0
 
 
+@pytest.mark.parametrize("lock_timeout", [PATIENCE])
 def test_threads_share_a_foreign_producer_with_a_concurrent_mutex_user(
     foreign: Producer, queue: Queue
 ) -> None:
@@ -251,7 +263,7 @@ def test_group_closed_under_a_waiting_thread_closes_its_files_afterwards(tmp_pat
         thread.start()
         time.sleep(0.2)
         group.close()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert len(said) == 1
         assert group._owner_lock.descriptor.is_closed
 
@@ -357,8 +369,8 @@ def test_no_container_is_robbed_in_a_few_cases() -> None:
 CLAIMER = """
 import sys, time
 from pagequeue import Queue
-with Queue(sys.argv[1]) as queue, queue.group("workers", lease=60.0) as group:
-    print([group.claim(timeout=10).message.payload for _ in range(3)], flush=True)
+with Queue(sys.argv[1]) as queue, queue.group("workers", lease=600.0) as group:
+    print([group.claim(timeout=60).message.payload for _ in range(3)], flush=True)
     sys.stdin.read()
 """
 
@@ -370,15 +382,16 @@ def test_dead_worker_of_a_container_is_noticed_at_once(tmp_path: Path) -> None:
     with (
         Queue(path, page_bytes=SMALL) as queue,
         queue.producer() as producer,
-        queue.group("workers", lease=60.0) as group,
+        queue.group("workers", lease=600.0) as group,
     ):
         producer.send_many([b"0", b"1", b"2", b"3"])
         worker = inside(PID_NAMESPACE, CLAIMER, path)
         assert ready(worker) == "[b'0', b'1', b'2']"
-        assert group.claim(timeout=10).message.payload == b"3"
+        assert group.claim(timeout=PATIENCE).message.payload == b"3"
         os.kill(child_of(worker), signal.SIGKILL)
         worker.communicate()
-        assert [group.claim(timeout=10).message.sequence for _ in range(3)] == [0, 1, 2]
+        found = [group.claim(timeout=PATIENCE).message.sequence for _ in range(3)]
+        assert found == [0, 1, 2]
 
 
 MOUNTED_APART = """
@@ -437,10 +450,10 @@ def test_lease_lasts_as_long_in_another_time_namespace(tmp_path: Path) -> None:
     with (
         Queue(tmp_path / "q", page_bytes=SMALL) as queue,
         queue.producer() as producer,
-        queue.group("workers", lease=60.0) as group,
+        queue.group("workers", lease=600.0) as group,
     ):
         producer.send(b"claimed")
-        claim = group.claim(timeout=1)
+        claim = group.claim(timeout=PATIENCE)
         assert finish(inside(CLOCK_AHEAD, LATER, tmp_path / "q")) == "nothing"
         claim.ack()
 

@@ -513,7 +513,7 @@ def test_claim_waits_for_the_time_of_a_scheduled_task(tmp_path: Path) -> None:
         began = time.monotonic()
         store.insert("a", 1, at=timedelta(seconds=0.4))
         claim = store.claim("a", timeout=60.0)
-        assert 0.39 <= time.monotonic() - began < 10
+        assert time.monotonic() - began >= 0.39
         store.insert("b", 1)
         with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
             store.claim(["a"], timeout=0.1)
