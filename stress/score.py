@@ -3,9 +3,9 @@
 Each campaign that must catch a bug is run as a user runs it, in a separate process, with the bug
 in the core that it builds, in the library that its child imports, or in the model that it searches.
 A bug is caught when every one of these campaigns reports a violation, having tried at least one
-case, in its budget or in the longer ones of two more runs with other seeds. First each campaign is
-run without a bug, by the same seed: one that then reports a violation is disqualified, and all its
-bugs count as missed. Exit code: 0 all were caught, 1 one was missed, 2 wrong usage.
+case, in its budget or in the longer ones of three more runs with other seeds. First each campaign
+is run without a bug, by the same seed: one that then reports a violation is disqualified, and all
+its bugs count as missed. Exit code: 0 all were caught, 1 one was missed, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GRACE_SECONDS = 180.0
 SHORT_COUNT = 8
 SHORT_BUDGET = 15.0
 """A short run takes only such as need no more."""
-TRIES = (1.0, 2.0, 4.0)
+TRIES = (1.0, 2.0, 4.0, 8.0)
 """Multiples of its seconds that a campaign has, each time with another seed, until it catches the
 bug: what it tries is random, and a busy machine lets it try less."""
 CONTROL_SECONDS = 30.0

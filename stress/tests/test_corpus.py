@@ -60,7 +60,7 @@ def test_damages_come_to_what_the_corpus_says(shape: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -60,7 +60,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     result = directory / "result"
     environment = {**campaign.environment({}), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", RECORD, str(directory / "queue"), str(result)]
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=environment, check=True, timeout=600)
     return Recording.load(result)
 
 
@@ -411,7 +411,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     """I5, I8: the campaign sees what it is there to see; `stress.score` plants all."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, f"stress.plants.patches:{bug}")
     monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
-    outcome = campaign.run(Budget(90.0, None, 1))
+    outcome = campaign.run(Budget(300.0, None, 1))
     assert outcome.violations
     assert outcome.cases > 0
     assert "python -m stress.cut " in outcome.violations[0]
@@ -420,7 +420,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_bug_in_the_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum decides: both engines take the core's own sources, with what is planted."""
     monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
-    outcome = campaign.run_with(Budget(90.0, None, 1), {"PAGEQUEUE_PLANT": '"no_checksum"'})
+    outcome = campaign.run_with(Budget(300.0, None, 1), {"PAGEQUEUE_PLANT": '"no_checksum"'})
     assert outcome.violations
     assert outcome.cases > 0
 

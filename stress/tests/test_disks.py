@@ -167,7 +167,7 @@ def test_disk_leaves_nothing_behind_when_an_exception_comes(kind: str, tmp_path:
     kept_open[0].close()
     assert not mounts_below(tmp_path)
     assert not list((tmp_path / "disk").iterdir())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while loop_devices_in_use() - before and time.monotonic() < deadline:
         time.sleep(0.01)
     # Other campaigns may run at the same time: their devices come and go.
@@ -201,7 +201,7 @@ def test_private_mounts_end_with_a_process_that_is_killed(tmp_path: Path) -> Non
     process.wait()
     process.stdout.close()
     backing = Path("/sys/block", Path(device).name, "loop/backing_file")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while backing.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not backing.exists()
@@ -245,5 +245,5 @@ def test_no_cut_loses_what_was_flushed() -> None:
 def test_planted_bug_is_caught_by_power_cuts(bug: str, expected: str) -> None:
     """I5: a campaign that never fails would prove no property."""
     need("ext4")
-    outcome = campaign_with(bug, CUTS, Budget(40.0, None, 1))
+    outcome = campaign_with(bug, CUTS, Budget(160.0, None, 1))
     assert any(re.search(expected, violation) for violation in outcome.violations), outcome

@@ -249,4 +249,5 @@ def test_no_failed_sync_is_forgotten() -> None:
 def test_a_planted_bug_is_found(campaign: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed sync that blocks no sender; `stress.score` plants the others."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, "stress.fault_plants:forget_to_latch")
-    assert campaign.run(Budget(60.0, None, 1)).violations
+    monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
+    assert campaign.run(Budget(300.0, None, 1)).violations

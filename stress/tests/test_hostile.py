@@ -17,7 +17,7 @@ from stress.hostile import KINDS, STRANGER, Neighbourhood, snapshot
 if TYPE_CHECKING:
     from stress.campaign import Outcome
 
-PLANTED_SECONDS = 60.0
+PLANTED_SECONDS = 180.0
 """A campaign that finds a violation ends at once; this is for busy machines."""
 SUPPORT = Path(__file__).resolve().parents[2] / "tests" / "support"
 STRANGERS = "stress.no_stranger_gets_in"

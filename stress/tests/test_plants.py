@@ -124,7 +124,7 @@ def test_bug_that_is_not_noticed_or_not_tried_is_missed(
     """Neither silence nor a campaign that could not start counts as catching."""
     silent = {"cases": 9, "violations": []}
     broken = {"cases": 0, "violations": ["it could not start"]}
-    answers = iter([silent, silent, silent, silent, broken, broken, CAUGHT])
+    answers = iter([silent] * 5 + [broken] * 3 + [CAUGHT])
     monkeypatch.setattr(score, "attempt", lambda *_: dict(next(answers)))
     for code in (1, 1, 0):
         assert score.main(["length_first", "--seed", "1", "--no-controls"]) == code

@@ -99,7 +99,7 @@ def test_extension_runs_clean_below_python() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

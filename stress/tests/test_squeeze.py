@@ -106,7 +106,7 @@ def test_planted_bug_is_caught_by_full_disks(bug: str, expected: str, tmp_path: 
         Disk("tmpfs", tmp_path / "probe").close()
     except Unavailable as error:
         pytest.skip(str(error))
-    outcome = campaign_with(bug, Budget(60.0, None, 1))
+    outcome = campaign_with(bug, Budget(240.0, None, 1))
     assert any(word in each for word in expected.split("|") for each in outcome.violations)
 
 
