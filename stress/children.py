@@ -11,12 +11,20 @@ import os
 import select
 import signal
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+STALL_SECONDS: Final = 8.0
+"""The longest that a live process may wait for what a dead or stopped one has.
+
+What is wrong lasts 10 s, the default of `lock_timeout`, or for ever. A busy machine, and one that
+stands still for some seconds, harms no promise; how fast a call is, benchmarks measure.
+"""
+HANG_SECONDS: Final = 30.0
+"""What takes milliseconds on an idle machine and has not ended by then, hangs."""
 PR_SET_PDEATHSIG = 1
 RECORD_LIMIT_BYTES = 4000
 _libc = ctypes.CDLL(None, use_errno=True)

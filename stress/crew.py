@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping, Sequence
 
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 60.0
 
 Slot = tuple[str, int]
 

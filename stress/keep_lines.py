@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.children import STALL_SECONDS
 from stress.keep_scenarios import (
     BEHIND,
     BEHIND_AT,
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from pagequeue import Queue
 
 SURVIVES: Final = 0.5
-HANG_SECONDS: Final = 20.0
-STALL_SECONDS: Final = 1.0
+HANG_SECONDS: Final = 45.0
 PLACES_FILE: Final = "places"
 
 

@@ -204,6 +204,19 @@ def too_large(queue: Queue, sent: int) -> list[str]:
     return wrong
 
 
+def await_source(source: Path, feeder: spark_campaign.Feeder) -> None:
+    """Wait until the feeder has made its queue.
+
+    Raises:
+        TimeoutError: it never does.
+    """
+    ends = time.monotonic() + spark_campaign.END_SECONDS
+    while not (source / "queue-readMeta.spark").exists():
+        if not feeder.is_alive() or time.monotonic() > ends:
+            raise TimeoutError(f"the feeder made no queue: {feeder.failure}")
+        time.sleep(0.01)
+
+
 def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Outcome) -> None:
     """Kill drivers until the time is over, then have one finish."""
     seconds = deadline - time.monotonic()
@@ -211,8 +224,7 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
     feeder = spark_campaign.Feeder(directory / "from")
     try:
         feeder.start()
-        while not (directory / "from" / "queue-readMeta.spark").exists():
-            time.sleep(0.01)
+        await_source(directory / "from", feeder)
         this.start()
         while True:
             this.pause(KILL_SECONDS, deadline)

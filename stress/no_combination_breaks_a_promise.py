@@ -41,7 +41,7 @@ ROUND_SECONDS: Final = 9.0
 MEAN_LIFE_SECONDS: Final = 0.5
 TURN_SECONDS: Final = 0.05
 LIVE_TURNS: Final = 6
-END_SECONDS: Final = 30.0
+END_SECONDS: Final = 60.0
 JUDGE_SECONDS: Final = 90.0
 BUSY_SECONDS: Final = 60.0
 """On busy cores a run takes so much longer, until each kind of operation has happened."""

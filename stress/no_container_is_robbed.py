@@ -13,6 +13,7 @@ three.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import select
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from stress import apart, children, driver, variant
 from stress.campaign import Budget, Outcome
-from stress.no_stopped_holder_is_robbed import HANG_SECONDS
+from stress.children import HANG_SECONDS
 from stress.steps import KINDS, PAGE_BYTES, Scene, uid_of
 from stress.traffic import VIOLATIONS_MAX
 
@@ -45,6 +46,8 @@ GROUP = "workers"
 TOLD_FD = 900
 LARGE = bytes(2 * PAGE_BYTES)
 SHORT_WAIT_SECONDS = 0.2
+WAIT_SECONDS = 20.0
+"""Until when a successor is given what is left."""
 STOPS_AT_POINTS = {
     "os/writers_lock.c": [
         ("number == kill_number && --kill_pass <= 0", "number == kill_number && --kill_pass == 0"),
@@ -142,12 +145,11 @@ class Case:
             for number in range(BEHIND_OPS):
                 self.scene.send(producer, uid, number)
             if self.is_group:
+                deadline = time.monotonic() + WAIT_SECONDS
                 with queue.group(GROUP, lease=600.0) as group:
-                    try:
-                        while True:
-                            self.acknowledge(group.claim(timeout=1.5))
-                    except NothingReceived:
-                        return
+                    while group.lag and time.monotonic() < deadline:
+                        with contextlib.suppress(NothingReceived):
+                            self.acknowledge(group.claim(timeout=0.5))
 
     # --- the case ---------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pagequeue.types import OnSyncFailure
 
 SHORT_SECONDS = 8.0
-HANG_SECONDS = 15.0
+HANG_SECONDS = 60.0
 OPS = 24
 KINDS = (MIXED, SINGLE, BATCH, LARGE)
 PAGES_BYTES = (4096, 4 * 4096)

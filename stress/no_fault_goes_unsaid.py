@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pagequeue import Message
 
 SHORT_SECONDS = 10.0
-HANG_SECONDS = 10.0
+HANG_SECONDS = 60.0
 DISTINCT_MAX = 12
 """So many different violations are enough to examine."""
 TEMPLATE_OPS, FLUSH_AFTER = 28, 8

@@ -42,7 +42,7 @@ PAGES = 8
 LIVES_MAX = 60
 MEAN_LIFE_SECONDS = 0.035
 CUT_SHARE = 0.15
-END_SECONDS = 30.0
+END_SECONDS = 60.0
 FILL = random.Random(7).randbytes(2 * PAGE_BYTES)
 LARGE_EVERY = 61
 """One element in so many does not fit into one page."""

@@ -56,7 +56,7 @@ LARGE_SHARES = (0.02, 0.3)
 """Of a producer's objects; the second is of every other producer, so that many die with a file."""
 HELD_MAX = 4
 MAXSIZES = (0, 0, 1, 5, 100)
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 60.0
 EMPTY_SECONDS = 0.3
 
 

@@ -31,7 +31,6 @@ from stress.roles import (
     PRODUCER,
     ROLES,
     SHAPE,
-    STALL_SECONDS,
     Ground,
 )
 from stress.rounds import in_rounds
@@ -160,7 +159,7 @@ class Round(Crew[Ground]):
 
     def took(self, seconds: float) -> None:
         """Opening and continuing after a kill of all has the same limit."""
-        if seconds > STALL_SECONDS:
+        if seconds > children.STALL_SECONDS:
             self.violations.append(f"opening again took {seconds:.3f} s")
 
     def prove_stream(

@@ -44,6 +44,7 @@ from stress.cut_round import (
 from stress.disks import LOG_DROPPED, LOG_FLUSHED, Disk, Unavailable, private_mounts
 from stress.history import all_of
 from stress.publications import wrong_entries
+from stress.pulse import Pulse
 from stress.traffic import VIOLATIONS_MAX, Proof, chained
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ LONG_SECONDS = 1.0
 START_SECONDS = 0.5
 SLACK_SECONDS = 0.6
 """A flush that a timedelta asked for may be so late, with the processors shared by many."""
+LOST_TIMES = 5
+"""And so many times later than the beats of a process that does nothing else were in that round."""
 GRACE_SECONDS = 60.0
 
 
@@ -74,6 +77,7 @@ class Cutter:
         self.rng = rng
         self.logs = Logs(directory)
         self.errors = children.ErrorFile(directory / "errors")
+        self.pulse = Pulse(self.errors)
         self.outcome = Outcome(0, notes={"queues": 0, "messages": 0, "lost": 0, "cut again": 0})
         self.seconds = dict.fromkeys(("traffic", "cut", "prove"), 0.0)
         self.pids: list[int] = []
@@ -131,17 +135,19 @@ class Cutter:
 
     def round(self) -> None:
         """Let them work, cut, prove; now and then cut again before or after the proof."""
-        started = time.monotonic()
+        started, lost = time.monotonic(), self.pulse.lost_seconds()
         self.start_all()
         self.wait_for_the_moment()
         claims = Claims.read(self.logs)
+        lost = self.pulse.lost_seconds() - lost
         said = self.errors.said()
         began = time.monotonic()
         self.seconds["traffic"] += began - started
         self.cut()
         for sentence in said:
             self.wrong(sentence)
-        end = max(claims.end(self.policies, SLACK_SECONDS), len(self.digests) - 1)
+        slack = SLACK_SECONDS + LOST_TIMES * lost
+        end = max(claims.end(self.policies, slack), len(self.digests) - 1)
         while self.rng.random() < 0.12:
             end = max(end, self.cut_recovery())
         self.prove(end, claims)
@@ -337,6 +343,7 @@ class Cutter:
     def close(self) -> None:
         """End what still runs."""
         self.kill_all()
+        self.pulse.end()
         self.logs.close()
         self.errors.close()
 

@@ -44,7 +44,7 @@ from stress.traffic import VIOLATIONS_MAX, Proof
 SHORT_SECONDS = 12.0
 
 GENERATION_SECONDS = 0.5
-GENERATION_SECONDS_MAX = 10.0
+GENERATION_SECONDS_MAX = 45.0
 """A queue lives so long where a busy machine gives it fewer rolls than are conclusive."""
 MEAN_PAUSE = 0.03
 WARM_UP = 3
@@ -56,7 +56,7 @@ OPEN_DESCRIPTORS_MAX = 30
 ROLLS_MIN = 20
 PAGES_BESIDE = 4
 """Pages that no roll led to: the first one, and those that were made ahead."""
-DRAIN_SECONDS = 30.0
+DRAIN_SECONDS = 60.0
 STAGED = "queue-staged"
 FILES = re.compile(r"queue(-[0-9]{10}\.(page|idx)|-allMeta|-writeMeta|-readMeta|\.lock)")
 BLOCK_BYTES = 4096

@@ -3,7 +3,7 @@
 A child is killed by a real SIGKILL at a chosen step: at each numbered point of the core's publish,
 roll, bulk commit and flush, and at each executed Python line of the library that makes, sends to,
 rolls, flushes, publishes into and recovers a queue. Then a process that had the queue open must
-send and flush within a second and receive whole frames in order, and an opener must find every
+send and flush without a stall and receive whole frames in order, and an opener must find every
 acknowledged message, once, byte for byte, batches and publications whole, none invented (I2, I3,
 I4, I8, I10, I19). Recovery itself is killed too, twice in a row. A case is a death.
 """

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver, variant
 from stress.campaign import Budget, Outcome
-from stress.steps import KINDS, PAGE_BYTES, STALL_SECONDS, Scene, uid_of
+from stress.children import HANG_SECONDS, STALL_SECONDS
+from stress.steps import KINDS, PAGE_BYTES, Scene, uid_of
 from stress.traffic import VIOLATIONS_MAX
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 20.0
 
 LOCK_TIMEOUT = 0.04
-HANG_SECONDS = 10.0
 CONTINUED = "continued"
 """A file that tells the holder that its stop is over."""
 LARGE = bytes(2 * PAGE_BYTES)

@@ -1,8 +1,8 @@
 """What the processes of a kill campaign do until they are killed or told to stop.
 
 Each role is a loop over the library's public API that checks its guarantees while it runs: no wait
-longer than a second, no message durable before its sync, no lock released by a forked child. All
-processes of a round share one `Ground`. What a producer was told is recorded for `traffic.py`.
+for what a dead process had, no message durable before its sync, no lock released by a forked child.
+All processes of a round share one `Ground`. What a producer was told is recorded for `traffic.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 PAGE_BYTES = 32 << 10
 SHAPE = Shape(row_parts=64, large_parts=6, large_bytes=100 << 10)
 STOPPED_SECONDS = 0.05
-STALL_SECONDS = 1.0
-"""The longest that a live process may wait for a lock of a dead one."""
 RUNNING, NO_MORE_SENDING, NO_MORE = range(3)
 
 PRODUCER, CONSUMER, HELPER = "producer", "consumer", "helper"
@@ -70,7 +68,7 @@ class Ground:
 
     def stalled(self, seconds: float, doing: str) -> None:
         """Report a wait that took too long."""
-        if seconds > STALL_SECONDS + STOPPED_SECONDS:
+        if seconds > children.STALL_SECONDS + STOPPED_SECONDS:
             self.errors.say(f"{doing} took {seconds:.3f} s")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from stress import children
+from stress.children import HANG_SECONDS, STALL_SECONDS
 from stress.history import Log, Seen, Sent
 from stress.publications import wrong_entries
 from stress.traffic import LARGE_IN_BATCH, Op, Proof, Shape, chained
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from pagequeue import Consumer, Producer, Queue
 
 PAGE_BYTES = 4096
-STALL_SECONDS = 1.0
-HANG_SECONDS = 10.0
 SURVIVOR_OPS = 8
 PAGE_NUMBER_AT, TAIL_EVEN_AT, FIRST_EVEN_AT, TAIL_ODD_AT = 192, 200, 208, 216
 FIRST_SEQUENCE_AT = 40

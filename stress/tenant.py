@@ -33,7 +33,7 @@ LARGE_TENTHS = 18
 CROWD_BYTES_MAX = 16 << 20
 WANTED = "wanted"
 """A file beside the queue: as long as it is there, more messages are wanted."""
-BACKGROUND_SECONDS = 2.0
+BACKGROUND_SECONDS = 20.0
 PAUSE_SECONDS = 0.002
 
 

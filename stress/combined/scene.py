@@ -39,7 +39,7 @@ TWINS_COUNT: Final = 10
 TWINS_SECONDS: Final = 0.008
 FIRST_COUNT: Final = 24
 FEW_MIN, FEW_MAX = 2, 14
-CHILD_SECONDS: Final = 20.0
+CHILD_SECONDS: Final = 60.0
 """A child without a finished operation for so long hangs; each has its own shorter limit."""
 CHILD_SENDS: Final = 12
 FORKED_SECONDS: Final = 0.001

@@ -25,8 +25,8 @@ from stress.combined.operations import Opening, Over
 from stress.combined.scene import Scene, handle
 from stress.history import MessageLog
 
-HANG_SECONDS: Final = 30.0
-SETTLE_SECONDS: Final = 20.0
+HANG_SECONDS: Final = 60.0
+SETTLE_SECONDS: Final = 40.0
 """A dropped queue is freed once its worker has compressed the pages due, at low priority."""
 CHECKED_SCENES: Final = 25
 FORKED_FIRST_SHARE: Final = 0.5

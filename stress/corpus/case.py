@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stress.corpus.damage import Damage
     from stress.corpus.shapes import Original
 
-CASE_SECONDS_MAX = 5.0
+CASE_SECONDS_MAX = 60.0
 """Bounded time: every interface of every damage ends within it, on a machine that is busy too."""
 Found = dict[str, list[str]]
 

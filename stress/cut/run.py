@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Message, NamedConsumer
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 TAKE_COUNT = 5
 LOOK_AHEAD = 20
 UIDS_MAX = 1000

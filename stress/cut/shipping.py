@@ -28,7 +28,7 @@ LARGE_SHARE: Final = 0.1
 LARGE_BYTES: Final = 5 * PAGE_BYTES
 NOTED_BYTES: Final = 6000
 """So few that a call replaces its manifest more than once."""
-WAIT_SECONDS: Final = 20.0
+WAIT_SECONDS: Final = 60.0
 WAITS_MAX: Final = 3
 WORKS_SECONDS: Final = 0.2
 """One that used as much processor time meanwhile does not hang: it is recorded line by line."""
