@@ -229,9 +229,8 @@ def test_fragment_that_a_failed_sync_lost_is_never_synced_again(tmp_path: Path) 
             producer.flush()
 
 
-def test_torn_rest_of_a_retired_message_is_no_damage(tmp_path: Path) -> None:
-    """Its other pages are gone, so nobody reads it; T1 syncs the head page's beginning."""
-    path = tmp_path / "q"
+def with_torn_rest(path: Path) -> Path:
+    """Make a queue whose head page has the damaged rest of a retired message."""
     with Queue(path, page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send(BIG)
         producer.send(b"small")
@@ -240,8 +239,14 @@ def test_torn_rest_of_a_retired_message_is_no_damage(tmp_path: Path) -> None:
         head = queue._store.head
     assert head[0] < LAST
     assert head[1] == 1
-    assert pretend_power_cut(path)
     zero(page(path, head[0]), 4096, 4096)
+    return path
+
+
+def test_torn_rest_of_a_retired_message_is_no_damage(tmp_path: Path) -> None:
+    """Its other pages are gone, so nobody reads it; T1 syncs the head page's beginning."""
+    path = with_torn_rest(tmp_path / "q")
+    assert pretend_power_cut(path)
     assert verify_queue(path).problems == []
     with Queue(path) as queue:
         assert payloads(queue) == [b"small"]
@@ -251,6 +256,20 @@ def test_torn_rest_of_a_retired_message_is_no_damage(tmp_path: Path) -> None:
         queue.ship(tmp_path / "replica")
     with Queue(tmp_path / "replica", read_only=True) as replica:
         assert replica.verify().problems == []
+
+
+def test_rest_of_a_retired_message_that_a_failed_sync_lost_keeps_no_queue_latched(
+    tmp_path: Path,
+) -> None:
+    """S2: it is written to a new file as it is, and the queue continues."""
+    path = with_torn_rest(tmp_path / "q")
+    with Queue(path, on_sync_failure="seal") as queue, queue.producer() as producer:
+        internals(queue).store.write_meta.latch(5, FIRST)
+        producer.flush()
+        producer.send(b"more")
+        producer.flush()
+        assert payloads(queue) == [b"small", b"more"]
+        assert queue.verify().problems == []
 
 
 def test_retention_syncs_a_large_message_for_a_flow(tmp_path: Path) -> None:

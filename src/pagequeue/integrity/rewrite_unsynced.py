@@ -129,7 +129,8 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
         data = inflated(data, path)
     header = decode_header(data[: fmt.PAGE_HEADER_BYTES], store.meta.queue_id, number, path)
     index = private_region(b"", store.meta.index_bytes)
-    _check(private_page(data, store.meta), index, header, end_sequence, path)
+    head_sequence = store.head[1]
+    _check(private_page(data, store.meta), index, header, end_sequence, head_sequence, path)
     # The index first: its sync may be the one that failed, and the mark covers it too.
     store.folder.make(
         fmt.index_name(store.prefix, number),
@@ -142,7 +143,12 @@ def _rewrite_page(store: Store, number: int, end_sequence: int) -> None:
 
 
 def _check(
-    region: _core.Region, index: _core.Region, header: PageHeader, end_sequence: int, path: str
+    region: _core.Region,
+    index: _core.Region,
+    header: PageHeader,
+    end_sequence: int,
+    head_sequence: int,
+    path: str,
 ) -> None:
     """Check a page's frames and its fragment, and write its index."""
     first = header.first_sequence
@@ -157,7 +163,8 @@ def _check(
             path=path, position=scan.position, sequence=scan.sequence, reason=reason,
         )  # fmt: skip
     damage = fragment_damage(region, scan.position, scan.sequence, path)
-    if damage is not None:
+    # Nobody reads the rest of a retired message, which an earlier power cut can have torn.
+    if damage is not None and scan.sequence > head_sequence:
         position, reason = damage
         raise errors.CorruptFrame(
             f"the fragment of message {scan.sequence - 1} at position {position}: {reason}: it may "
