@@ -50,8 +50,8 @@ def header_of(directory: Path, number: int) -> PageHeader:
     return parse_header(path.read_bytes()[: fmt.PAGE_HEADER_BYTES], str(path))
 
 
-def made(directory: Path, sent: list[bytes], *after: bytes) -> list[int]:
-    """Make a queue with a durable message and a commit, and cut the power.
+def made(directory: Path, sent: list[bytes], *after: bytes, is_cut: bool = True) -> list[int]:
+    """Make a queue with a durable message and a commit, and cut the power if asked.
 
     Returns:
         the numbers of the pages that have something of the commit.
@@ -63,7 +63,7 @@ def made(directory: Path, sent: list[bytes], *after: bytes) -> list[int]:
         last = internals(queue).store.tail.page_number
         for payload in after:
             producer.send(payload)
-    assert pretend_power_cut(directory)
+    assert not is_cut or pretend_power_cut(directory)
     numbers = [FIRST]
     while header_of(directory, numbers[-1]).is_continued:
         numbers.append(numbers[-1] + 1)
@@ -268,6 +268,20 @@ def test_repair_leaves_torn_headers_after_the_mark_to_recovery(
         assert repair_queue(path).ok
         with Queue(path) as queue:
             assert payloads(queue) == [b"durable"]
+
+
+def test_repair_without_a_cut_flushes_the_commit_whose_flag_was_lost(tmp_path: Path) -> None:
+    """Else a cut that tears one of its pages would leave the others."""
+    path = tmp_path / "q"
+    numbers = made(path, SMALL, is_cut=False)
+    zero(page(path, numbers[1]), 0, fmt.PAGE_HEADER_BYTES)
+    report = repair_queue(path)
+    assert report.ok
+    assert report.actions[-1] == "flushed all messages"
+    assert repair_queue(path).actions == []
+    with Queue(path) as queue:
+        assert internals(queue).store.write_meta.durable_sequence == 1 + len(SMALL)
+        assert payloads(queue) == [b"durable", *SMALL]
 
 
 def test_header_of_the_page_that_has_the_mark_is_written_again(tmp_path: Path) -> None:

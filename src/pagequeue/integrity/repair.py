@@ -15,6 +15,7 @@ import os
 import stat
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
@@ -155,9 +156,13 @@ def repair_queue(
         with exclusive(folder, prefix, lock_timeout):
             meta, failure = repair.run()
         found = repair.found
-        if meta is not None and failure is None and _is_latched(folder, prefix, meta):
-            failure = _clear_latch(folder, prefix, trusted(trust, path), lock_timeout, report)
-            found = None
+        if meta is not None and failure is None:
+            opened = partial(_opened, path, prefix, trusted(trust, path), lock_timeout)
+            if _is_latched(folder, prefix, meta):
+                failure = _clear_latch(opened, lock_timeout, report)
+                found = None
+            elif repair.lost_flag:
+                failure = _flush(opened, lock_timeout, report)
         report.remaining = verify(folder, prefix, progress).problems if found is None else found
         if failure is not None and not report.remaining:
             report.remaining.append(failure)
@@ -176,16 +181,30 @@ def _is_latched(folder: Directory, prefix: str, meta: AllMeta) -> bool:
         write.close()
 
 
+def _opened(path: str, prefix: str, trust: frozenset[str], timeout: float) -> Store:
+    return Store(
+        path, prefix, create=False, read_only=False, page_bytes=None, lock_timeout=timeout,
+        clock=system_clock, trust=trust,
+    )  # fmt: skip
+
+
+def _flush(opened: Callable[[], Store], timeout: float, report: RepairReport) -> Problem | None:
+    """Put all messages on stable storage; return why not."""
+    try:
+        with contextlib.closing(opened()) as store:
+            store.flusher.flush(timeout)
+    except errors.PageQueueError as error:
+        return problem_of(error)
+    report.did("flushed all messages")
+    return None
+
+
 def _clear_latch(
-    folder: Directory, prefix: str, trust: frozenset[str], timeout: float, report: RepairReport
+    opened: Callable[[], Store], timeout: float, report: RepairReport
 ) -> Problem | None:
     """Put the messages that a failed sync left at risk on stable storage; return why not."""
     try:
-        store = Store(
-            folder.path, prefix, create=False, read_only=False, page_bytes=None,
-            lock_timeout=timeout, clock=system_clock, trust=trust,
-        )  # fmt: skip
-        try:
+        with contextlib.closing(opened()) as store:
             deadline = time.monotonic() + timeout
             while True:
                 with store.flusher.lock.attempt("repairing") as taken:
@@ -194,11 +213,11 @@ def _clear_latch(
                         break
                 if time.monotonic() > deadline:
                     raise errors.LockTimeout(
-                        "another process is flushing", path=folder.path, remedy="call again later"
+                        "another process is flushing",
+                        path=store.folder.path,
+                        remedy="call again later",
                     )
                 time.sleep(0.001)
-        finally:
-            store.close()
     except errors.PageQueueError as error:
         return problem_of(error)
     if saved:
@@ -215,6 +234,7 @@ class _Repair:
     Attributes:
         found: the problems that verify found last; None if files changed since. Verifying reads all
             messages, so it runs a second time only then.
+        lost_flag: as of `PageRepair`.
     """
 
     def __init__(
@@ -231,6 +251,7 @@ class _Repair:
         self.report = report
         self.progress = progress
         self.found: list[Problem] | None = None
+        self.lost_flag = False
         self._seen: tuple[int, Inspection] | None = None
 
     def _inspect(self) -> Inspection:
@@ -262,7 +283,9 @@ class _Repair:
         for name in damaged(self.folder, self.prefix):
             self.folder.remove(name)
             self.report.did(f"removed {name}: find out by hand what its writer published last")
-        PageRepair(self.folder, self.prefix, meta, self.report.did, self._inspect).run()
+        pages = PageRepair(self.folder, self.prefix, meta, self.report.did, self._inspect)
+        pages.run()
+        self.lost_flag = pages.lost_flag
         self._read_meta(meta)
         self._write_meta(meta)
         self._sync_names(meta)

@@ -44,6 +44,11 @@ class PageRepair:
         meta: what was fixed at creation.
         did: called with a sentence for each action.
         inspect: returns the current state of the files.
+
+    Attributes:
+        lost_flag: whether the header of a page that is not flushed was written again. Whether its
+            commit continues in the next page, which recovery after a power cut has to know, was
+            lost with the old one: the queue has to be flushed.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class PageRepair:
         self.did = did
         self.inspect = inspect
         self.found: Inspection = inspect()
+        self.lost_flag: bool = False
 
     def run(self) -> None:
         """Repair what is provable; leave the rest unchanged."""
@@ -226,7 +232,13 @@ class PageRepair:
         made = PageHeader(number, self.meta.queue_id, first, floor, self.meta.created)
         data = self._plain(name)
         self._replace(name, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
+        self.lost_flag = self.lost_flag or number >= self._durable_page()
         self.did(f"wrote the header of {name} again ({reason})")
+
+    def _durable_page(self) -> int:
+        """Return the page of the durable mark; 0 if that is unknown."""
+        written = self.found.written
+        return 0 if written is None else written.durable_page
 
     def _is_made_again(self, number: int, before: End | None) -> bool:
         """Whether recovery makes a page without a header again, because a power cut tore it.
