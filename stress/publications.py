@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pagequeue import Producer, Queue
-    from pagequeue.bulk.staged_pages import Chunk
+    from pagequeue.bulk.chunk import Chunk
     from stress.history import Sent
     from stress.traffic import Op
 
@@ -31,7 +31,7 @@ class Rows:
 
     def chunks(self) -> Iterator[Chunk]:
         """Give all of it in order."""
-        from pagequeue.bulk.staged_pages import chunk_of  # noqa: PLC0415  the core is chosen by now
+        from pagequeue.bulk.chunk import chunk_of  # noqa: PLC0415  the core is chosen by now
 
         for begin in range(0, self.count, CHUNK_COUNT):
             yield chunk_of(self.payloads[begin : begin + CHUNK_COUNT], None)

@@ -93,7 +93,7 @@ def published_again() -> None:
 
 def mark_before_pages() -> None:
     """Pages are on stable storage only after a flush."""
-    rewrite(staged_pages, "_assign_page", ("region.sync(0, len(region))", "pass"))
+    rewrite(staged_pages._FilledPage, "assign", ("region.sync(0, len(region))", "pass"))
 
 
 def entry_before_mark() -> None:

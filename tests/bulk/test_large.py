@@ -57,13 +57,11 @@ from pagequeue import format as fmt
 from pagequeue.bulk import producer as bulk_producer
 from pagequeue.bulk import publisher, staged_pages
 from pagequeue.bulk.producer import BulkProducer
-from pagequeue.bulk.staged_pages import chunk_of, stage
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
 from pagequeue.page.large_message import LargeMessage
 from pagequeue.page.page import map_file, private_region
 from pagequeue.queue.queue import internals
-from pagequeue.store.roll import Roller
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -185,34 +183,9 @@ def test_a_staged_page_that_was_changed_is_not_published(tmp_path: Path, *, even
             at += fmt.frame_bytes(len(payload))
 
 
-def test_pages_are_staged_with_the_memory_that_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next page is made in the background, and only if messages for it are known."""
-    page_bytes, asked = 1 << 20, []
-    real = Roller.prepare
-
-    def prepare(self: Roller, number: int, **sizes: Any) -> None:  # noqa: ANN401
-        if (number, sizes["filled_bytes"]) not in asked:
-            asked.append((number, sizes["filled_bytes"]))
-        real(self, number, **sizes)
-
-    monkeypatch.setattr(Roller, "prepare", prepare)
-    with Queue(tmp_path / "q", page_bytes=page_bytes) as queue:
-        sent = [noise(1000, i) for i in range(2600)]
-        path = tmp_path / "staged"
-        staging = stage(internals(queue).store, str(path), [chunk_of(sent, None)])
-        assert [page.size for page in staging.pages][-1] > 0
-        numbers = {number for number, _ in asked}
-        assert numbers == {2, 3}
-        assert {size for number, size in asked if number == 2} == {page_bytes}
-        assert all(0 < size < page_bytes for number, size in asked if number == 3)
-        assert len(list(path.glob("queue-*.page"))) == 3
-
-
-@pytest.mark.parametrize(("kept", "again"), [(16, 0), (1, 2), (0, 3)])
+@pytest.mark.parametrize(("kept", "again", "cores"), [(16, 0, 1), (1, 2, 1), (0, 3, 3), (1, 0, 3)])
 def test_staged_pages_are_not_mapped_again_but_for_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, again: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, again: int, cores: int
 ) -> None:
     """I19: those that stay mapped, and those that do not, get their sequences alike; none stays."""
     mapped = []
@@ -224,6 +197,7 @@ def test_staged_pages_are_not_mapped_again_but_for_many(
 
     monkeypatch.setattr(staged_pages, "_map_again", map_again)
     monkeypatch.setattr(bulk_producer, "MAPPED_MAX", kept)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
     with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
         producer.send(b"before")
         sent = [noise(100, i) for i in range(80)]

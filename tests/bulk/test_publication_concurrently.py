@@ -9,7 +9,7 @@ import threading
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows, publish
@@ -133,16 +133,18 @@ def test_waiting_for_a_publisher_that_makes_progress_does_not_time_out(
 
 def waits_for_a_slow_publication(queue: Queue, monkeypatch: pytest.MonkeyPatch, piece: int) -> bool:
     """Publish slowly, and wait for that; False: the machine was so busy that a page took longer."""
-    real = staged_pages._assign_page
+    real = staged_pages._FilledPage.assign
     begun = threading.Event()
     times: list[float] = []
 
-    def slow(*args: object, **options: bool) -> int:
+    def slow(*args: Any, **options: bool) -> None:  # noqa: ANN401
         times.append(time.monotonic())
         begun.set()
         time.sleep(PAGE_SECONDS)
-        return real(*args, **options)  # type: ignore[arg-type]
+        real(*args, **options)
 
+    monkeypatch.setattr(staged_pages._FilledPage, "assign", slow)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one page after the other
     failed: list[BaseException] = []
 
     def run() -> None:

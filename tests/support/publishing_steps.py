@@ -13,15 +13,15 @@ import numpy as np
 
 from pagequeue import Queue, repair_queue, salvage_queue, verify_queue
 from pagequeue import format as fmt
+from pagequeue.bulk.chunk import chunk_of
 from pagequeue.bulk.publisher import BulkPublisher
-from pagequeue.bulk.staged_pages import chunk_of
 from pagequeue.send.producer import Producer
 from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.bulk.staged_pages import Chunk
+    from pagequeue.bulk.chunk import Chunk
 
 PAGE_BYTES = 4096
 SMALL_COUNT = 20

@@ -16,8 +16,9 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.bulk.chunk import Chunk, chunk_of, fits_one_page
 from pagequeue.bulk.publisher import BulkPublisher, check_no_ring, too_many_pages
-from pagequeue.bulk.staged_pages import Chunk, Staging, chunk_of, stage
+from pagequeue.bulk.staged_pages import Staging, stage
 from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.columns.inputs import COLUMNS, bytes_of
 from pagequeue.page.fragments import fragment_count, fragment_rooms
@@ -44,7 +45,8 @@ def append_pages(
     timeout: float | None = None,
     check: Callable[[], None] | None = None,
     synced: bool = True,
-) -> range:
+    unless_one: bool = False,
+) -> range | None:
     """Send messages of any size, all of them or none.
 
     Args:
@@ -56,9 +58,10 @@ def append_pages(
         check: called now and then; raises if the messages are not to be sent any more.
         synced: whether they are put on stable storage before they are visible, because the sender
             will flush them, and others should not wait for that.
+        unless_one: whether to send nothing if they fit into one page.
 
     Returns:
-        their sequences.
+        their sequences; None: they fit into one page.
 
     Raises:
         MessageTooLarge: retention's `max_bytes` cannot hold them, or a payload exceeds 2**40 bytes.
@@ -72,6 +75,8 @@ def append_pages(
         chunk = Chunk(payloads, payloads.lengths, moments)
     else:
         chunk = chunk_of(payloads, moments)
+    if unless_one and fits_one_page(store.meta, chunk.lengths):
+        return None
     check_size(store, chunk.lengths)
     if at is not None and at != store.tail.sequence:
         raise overtaken(store, store.tail.sequence)

@@ -13,8 +13,8 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.bulk.chunk import Chunk
 from pagequeue.bulk.publisher import BulkPublisher
-from pagequeue.bulk.staged_pages import Chunk
 from pagequeue.columns import inputs
 from pagequeue.columns.inputs import FixedRows, VarRows
 from pagequeue.send.codec_producer import columns_for, payloads_for
@@ -38,7 +38,7 @@ class Messages:
     """Messages that are published at once.
 
     Args:
-        parts: arrays of NumPy or Arrow, or lists of bytes, whose items follow one another.
+        parts: arrays of NumPy or Arrow, or tuples of bytes, whose items follow one another.
         times: one for each, ns since 1970; None: the time of the commit.
 
     Attributes:
@@ -80,7 +80,7 @@ def messages_of(store: Store, payloads: Many, timestamps: Times | None) -> Messa
         columns = inputs.columns_of(payloads) if is_plain else columns_for(store, payloads)
     if columns is None:
         items = payloads if store.schema.is_plain else payloads_for(store, payloads)
-        parts: list[Any] = [[_core.payload(item) for item in items]]
+        parts: list[Any] = [tuple(_core.payload(item) for item in items)]
     elif isinstance(columns, FixedRows):
         parts = [_assembled(columns)]
     else:
@@ -91,8 +91,8 @@ def messages_of(store: Store, payloads: Many, timestamps: Times | None) -> Messa
     return messages
 
 
-def _lengths(part: Any) -> NDArray[np.int64]:  # noqa: ANN401 - a list, or an array of two libraries
-    if isinstance(part, list):
+def _lengths(part: Any) -> NDArray[np.int64]:  # noqa: ANN401 - a tuple, or an array of two libraries
+    if isinstance(part, tuple):
         return np.fromiter(map(len, part), np.int64, len(part))
     if not isinstance(part, np.ndarray):
         lengths = load("pyarrow.compute").binary_length(part).to_numpy(zero_copy_only=False)

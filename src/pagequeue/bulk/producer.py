@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pagequeue import errors
+from pagequeue import format as fmt
 from pagequeue.columns.inputs import COLUMNS
 from pagequeue.send.producer import Producer
 
@@ -16,14 +17,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue import _core
+    from pagequeue.bulk.chunk import Chunk
     from pagequeue.meta.write_meta import Tail
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
     from pagequeue.util.timestamps import Clock
 
 
-STAGING_AHEAD_BYTES: Final = 16 << 20
-"""So many bytes of a staged page are taken from memory ahead of need, in the background."""
 MAPPED_MAX: Final = 16
 """So many staged pages stay mapped until they are committed; each has descriptors open."""
 
@@ -36,11 +36,10 @@ class BulkProducer(Producer):
             many.
     """
 
-    __slots__ = ("_check", "_is_staging", "_rest_bytes", "mapped")
+    __slots__ = ("_check", "_is_staging", "mapped")
 
     _check: Callable[[], None] | None
     _is_staging: bool
-    _rest_bytes: int
     mapped: dict[int, WritablePage]
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
@@ -48,37 +47,24 @@ class BulkProducer(Producer):
         self = super().__new__(cls, store, clock, sync_every)
         self._check = None
         self._is_staging = False
-        self._rest_bytes = 0
         self.mapped = {}
         return self
 
     def stage_only(self) -> None:
-        """Prepare memory and pages only for what `expect` told: this queue is temporary."""
+        """Take memory where `fill_ahead` says so only, and make no page ahead."""
         self._is_staging = True
 
-    def expect(self, rest_bytes: int) -> None:
-        """Say how many bytes of frames follow those that are sent next."""
-        self._rest_bytes = rest_bytes
+    def fill_ahead(self, frame_bytes: int, count: int) -> None:
+        """Take the memory for the next frames, `count` of them, which this thread sends then."""
+        page, tail = self._page, self._store.tail
+        if page is not None:
+            page.fill(tail.position, frame_bytes, tail.count, count)
 
     def _on_ahead(self, position: int) -> None:
-        page = self._page
-        if not self._is_staging or page is None:
+        if self._is_staging:  # it was filled before
+            self._ahead(fmt.PAGE_BYTES_MAX)
+        else:
             super()._on_ahead(position)
-            return
-        store, page_bytes = self._store, len(page.region)
-        start = max(page.populated, position)
-        end = min(position + min(STAGING_AHEAD_BYTES, self._rest_bytes), page_bytes)
-        frame_bytes = position / max(store.tail.count, 1)
-        if end > start:
-            page.populated = end
-            store.background.submit(lambda: page.populate(start, end, frame_bytes))
-        beyond = self._rest_bytes - (page_bytes - position)
-        if beyond > 0:  # written at once, its memory costs half as much
-            store.roller.prepare(
-                page.number + 1, reach=STAGING_AHEAD_BYTES, filled_bytes=min(beyond, page_bytes),
-                frame_bytes=frame_bytes,
-            )  # fmt: skip
-        self._ahead(position + STAGING_AHEAD_BYTES // 4)
 
     def call_while_waiting(self, check: Callable[[], None] | None) -> None:
         """Call this while waiting for room; it raises when the publication is not wanted."""
@@ -116,12 +102,18 @@ class BulkProducer(Producer):
         if self._check is not None:
             self._check()
 
-    def send_part(self, payloads: Any, times: NDArray[np.int64] | None) -> None:  # noqa: ANN401 - as in Chunk
-        """Send some messages of a chunk, which fit into one page, as a batch."""
-        if isinstance(payloads, COLUMNS):
-            self._send_columns(payloads, None if times is None else times.tobytes())
+    def send_part(self, chunk: Chunk, begin: int, end: int) -> None:
+        """Send messages `begin` to `end` of a chunk, which fit into one page, as a batch."""
+        payloads = chunk.payloads
+        times = None if chunk.times is None else chunk.times[begin:end]
+        if type(payloads) is tuple:
+            moments = None if times is None else times.tobytes()
+            self._send_many(payloads, moments, None, None, begin, end)
+        elif isinstance(payloads, COLUMNS):
+            moments = None if times is None else times.tobytes()
+            self._send_columns(payloads.part(begin, end), moments)
         else:
-            self.send_many(payloads, timestamps=times)
+            self.send_many(payloads[begin:end], timestamps=times)
         page = self._page
         if self._is_staging and page is not None and len(self.mapped) < MAPPED_MAX:
             self.mapped[page.number] = page

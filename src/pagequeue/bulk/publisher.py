@@ -19,12 +19,11 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.bulk.chunk import Chunk, chunk_of
 from pagequeue.bulk.producer import BulkProducer
 from pagequeue.bulk.staged_pages import (
-    Chunk,
     StagedPages,
     assign_sequences,
-    chunk_of,
     stage,
     too_early,
 )

@@ -1,6 +1,6 @@
 """Staged pages: written to a private directory, renumbered and renamed into the queue at commit.
 
-They are pages of a temporary queue in that directory, so that staging is ordinary sending; and
+They are pages of temporary queues in that directory, so that staging is ordinary sending; and
 between them pages with the fragments of messages that are larger than a page. Only their publisher
 knows of them until they are renamed.
 """
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.producer import BulkProducer
+from pagequeue.bulk.chunk import Chunk, part_of, payload_at
 from pagequeue.bulk.staged_fragments import (
     STAGED_PREFIX,
     FragmentWriter,
@@ -25,15 +26,15 @@ from pagequeue.bulk.staged_fragments import (
     place_fragment,
     write_start,
 )
-from pagequeue.columns.inputs import COLUMNS
+from pagequeue.bulk.staging_queue import StagingQueues, at_once
 from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
 from pagequeue.send.producer import record_size
-from pagequeue.store.store import Store
 from pagequeue.system.directory import Directory
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.util.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -41,43 +42,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    from pagequeue.bulk.staging_queue import FilledPage
     from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.page import WritablePage
+    from pagequeue.store.store import Store
     from pagequeue.util.worker import Background
 
-BATCH_BYTES: Final = 1 << 20
 EMPTY_PREFIX: Final = "empty"
 """Prefix of the names of staged pages without messages."""
-ALIGN_SHIFT: Final = fmt.FRAME_ALIGN_BYTES.bit_length() - 1
-ALIGN_PAD: Final = fmt.FRAME_HEADER_BYTES + fmt.FRAME_ALIGN_BYTES - 1
 INDEX_POSITION: Final = field_of(fmt.INDEX_RECORD, "position")
-SHARE: Final = 8
-"""A batch takes at most a page divided by this, so that little of each page remains empty."""
-
-
-class Chunk(NamedTuple):
-    """Some payloads.
-
-    Attributes:
-        payloads: tuple or list of bytes, an Arrow array of type binary, a NumPy array of kind S or
-            V, or columns.
-        lengths: of each, in bytes; int64, shape (n,).
-        times: of each, ns since 1970, int64, shape (n,); None: the time of the commit.
-    """
-
-    payloads: Any
-    lengths: NDArray[np.int64]
-    times: NDArray[np.int64] | None
-
-
-def chunk_of(payloads: Iterable[Buffer], times: NDArray[np.int64] | None) -> Chunk:
-    """Return payloads as a chunk.
-
-    Raises:
-        TypeError: a payload is not bytes-like.
-    """
-    items = tuple(payloads)
-    return Chunk(items, np.frombuffer(_core.lengths(items), np.int64), times)
 
 
 class StagedPage(NamedTuple):
@@ -263,20 +236,15 @@ class Staging:
         )
         self._pages: list[StagedPage] = []
         self._count = 0  # messages in these pages
-        self._taken = fmt.FIRST_PAGE - 1  # the last page of the temporary queue among them
         self._fragments = self._empty = 0
-        self._queue: Store | None = None
-        self._producer: BulkProducer | None = None
+        self._queues = StagingQueues(store, path)
         self._first_time: int | None = None
         self._last_time = 0
 
     def close(self) -> None:
-        """Close the temporary queue and its directory."""
+        """Close the temporary queues and their directory."""
         try:
-            if self._producer is not None:
-                self._producer.close()
-            if self._queue is not None:
-                self._queue.close()
+            self._queues.close()
         finally:
             self._folder.close()
 
@@ -299,21 +267,9 @@ class Staging:
 
     def _add_small(self, chunk: Chunk) -> None:
         """Write messages that fit into pages."""
-        if not len(chunk.lengths):
-            return
-        if self._producer is None:
-            store = self._store
-            self._queue = Store(
-                self._path, store.prefix, create=True, read_only=False,
-                page_bytes=store.meta.page_bytes, lock_timeout=store.lock_timeout, clock=_no_time,
-                file_mode=store.folder.file_mode, trust=store.folder.trust,
-                staged_for=store.meta.queue_id,
-            )  # fmt: skip
-            self._producer = BulkProducer(self._queue, _no_time)
-            self._producer.stage_only()
-            self._producer.require_record_bytes(store.schema.record_bytes)
-        assert self._queue is not None
-        _send(self._producer, self._queue, chunk)
+        if len(chunk.lengths):
+            for page in self._queues.send(chunk):
+                self._add_filled(page)
 
     def _add_large(self, payload: Buffer, time: int | None) -> None:
         """Write a message of several pages."""
@@ -339,7 +295,7 @@ class Staging:
         """Take the pages of one large message."""
         if time is not None and self._first_time is None:
             self._first_time = self._last_time = time
-        self._take_sealed(all_of_them=True)
+        self._seal()
         for fragment in fragments:
             self._add_page(
                 StagedPage(
@@ -352,37 +308,25 @@ class Staging:
         self._pages.append(page._replace(first=self._count))
         self._count += page.size
 
-    def _take_sealed(self, *, all_of_them: bool) -> None:
-        """Take the pages of the temporary queue that were not yet; seal the last one if asked."""
-        queue, producer = self._queue, self._producer
-        if queue is None or producer is None:
-            return
-        if all_of_them and queue.tail.count > 0:
-            producer.seal()
-        tail = queue.tail
-        for number in range(self._taken + 1, tail.page_number):
-            first = queue.first_sequence(number)
-            size = queue.count(number, tail)
-            self._add_page(self._of_frames(queue.prefix, number, size, first))
-        self._taken = tail.page_number - 1
+    def _add_filled(self, page: FilledPage) -> None:
+        """Take a page of a temporary queue."""
+        self._add_page(
+            StagedPage(page.prefix, page.number, 0, page.size, None, page.first, mapped=page.mapped)
+        )
 
-    def _of_frames(self, prefix: str, number: int, size: int, first: int) -> StagedPage:
-        """Return a page of the temporary queue."""
-        mapped = None if self._producer is None else self._producer.mapped.pop(number, None)
-        return StagedPage(prefix, number, 0, size, None, first, mapped=mapped)
+    def _seal(self) -> None:
+        """Seal the page that is being filled, and take it."""
+        for page in self._queues.seal():
+            self._add_filled(page)
 
     def finish(self) -> StagedPages:
         """Return all pages; the last one is not sealed, and becomes the active one."""
-        self._take_sealed(all_of_them=False)
-        queue = self._queue
-        tail = None if queue is None else queue.tail
-        if queue is not None and tail is not None and tail.count > 0:
-            if len(self._pages) % 2 == 0:  # with this one, their number is odd
-                self._add_page(
-                    self._of_frames(queue.prefix, tail.page_number, tail.count, tail.first_sequence)
-                )
-                return self._finished(tail.position)
-            self._take_sealed(all_of_them=True)
+        unsealed = self._queues.unsealed()
+        if unsealed is not None and len(self._pages) % 2 == 0:  # with it, their number is odd
+            page, position = unsealed
+            self._add_filled(page)
+            return self._finished(position)
+        self._seal()
         if len(self._pages) % 2:
             self._add_empty(is_sealed=True)
         self._add_empty(is_sealed=False)
@@ -409,46 +353,6 @@ class Staging:
         name = fmt.index_name(EMPTY_PREFIX, self._empty)
         write_start(self._folder, name, bytes(fmt.INDEX_RECORD.itemsize), synced=False)
         self._add_page(StagedPage(EMPTY_PREFIX, self._empty, 0, 0, is_sealed=is_sealed))
-
-
-def _no_time() -> int:
-    return 0
-
-
-def part_of(chunk: Chunk, begin: int, end: int) -> Chunk:
-    """Return some consecutive messages of a chunk."""
-    payloads = chunk.payloads
-    part = payloads.part(begin, end) if isinstance(payloads, COLUMNS) else payloads[begin:end]
-    times = None if chunk.times is None else chunk.times[begin:end]
-    return Chunk(part, chunk.lengths[begin:end], times)
-
-
-def payload_at(payloads: Any, i: int) -> Buffer:  # noqa: ANN401 - as in Chunk
-    """Return one payload of a chunk."""
-    if isinstance(payloads, COLUMNS):
-        payload: Buffer = payloads.payload(i)
-    else:
-        payload = payloads[i]
-        if hasattr(payload, "as_buffer"):  # Arrow's
-            payload = payload.as_buffer()
-    return payload
-
-
-def _send(producer: BulkProducer, staging: Store, chunk: Chunk) -> None:
-    count = len(chunk.lengths)
-    limit_bytes = min(BATCH_BYTES, staging.meta.page_bytes // SHARE)
-    limit_count = max(1, staging.meta.index_capacity // SHARE)
-    # Shifted, because dividing takes as long as all of the rest.
-    ends = np.cumsum((chunk.lengths + ALIGN_PAD) >> ALIGN_SHIFT)
-    begin = before = 0
-    while begin < count:
-        room = before + limit_bytes // fmt.FRAME_ALIGN_BYTES
-        end = int(np.searchsorted(ends, room, side="right"))
-        end = min(max(end, begin + 1), begin + limit_count, count)
-        part = part_of(chunk, begin, end)
-        producer.expect(int(ends[-1] - ends[end - 1]) << ALIGN_SHIFT)
-        producer.send_part(part.payloads, part.times)
-        begin, before = end, int(ends[end - 1])
 
 
 def _check_times(path: str, last: int, times: NDArray[np.int64]) -> None:
@@ -486,6 +390,17 @@ def assign_sequences(
     time = -1 if staged.first_time is not None else max(store.clock(), last)
     chained_to = tail.page_number + staged.chained
     folder = staged.folder(store)
+    filled: list[_FilledPage] = []
+
+    def assign_filled() -> None:
+        side_by_side([partial(page.assign, synced=staged.is_synced) for page in filled])
+        for page in filled:
+            place = page.header.page_number - tail.page_number - 1
+            first = tail.sequence + staged.pages[place].first
+            staged.pages[place] = staged.pages[place]._replace(counted_from=first)
+        filled.clear()
+        report_progress()
+
     try:
         for number, page in enumerate(staged.pages, tail.page_number + 1):
             header = PageHeader(
@@ -497,17 +412,17 @@ def assign_sequences(
                 last = place_fragment(
                     folder, store.meta, page.fragment, header, stamp, synced=staged.is_synced
                 )
+                report_progress()
             elif page.prefix == EMPTY_PREFIX:
                 place_empty(folder, store.meta, page, header, synced=staged.is_synced)
             else:
-                last = _assign_page(
-                    store, folder, page, header, time, synced=staged.is_synced,
-                    one_batch=number <= chained_to,
-                )  # fmt: skip
-                staged.pages[number - tail.page_number - 1] = page._replace(
-                    counted_from=tail.sequence + page.first
+                filled.append(
+                    _FilledPage(folder, store.meta, page, header, time, number <= chained_to)
                 )
-            report_progress()
+                last = filled[-1].last_timestamp
+                if len(filled) == at_once():
+                    assign_filled()
+        assign_filled()
     finally:
         folder.close()
     end = staged.pages[-1]
@@ -531,47 +446,60 @@ def place_empty(
     write_start(folder, fmt.page_name(page.prefix, page.number), data, synced=synced)
 
 
-def _assign_page(
-    store: Store,
-    folder: Directory,
-    page: StagedPage,
-    header: PageHeader,
-    time: int,
-    *,
-    synced: bool,
-    one_batch: bool,
-) -> int:
-    """Turn one staged page into a page of the queue; return its last timestamp."""
-    meta = store.meta
-    name = fmt.page_name(page.prefix, page.number)
-    last = max(page.size - 1, 0) * fmt.INDEX_RECORD_BYTES
-    if page.mapped is None:
-        region, index = _map_again(folder, meta, page, last)
-    else:
-        region, index = page.mapped.region, page.mapped.index
-    first = header.first_sequence
-    assert first is not None
-    done = _core.assign_sequences(
-        region, index, page.counted_from, page.size, first, time, meta.queue_id, one_batch
-    )
-    if done != page.size:
-        raise errors.CorruptPage(
-            f"has {done} messages where {page.size} were staged, and was not published",
-            remedy="find out which other process writes there, then publish again",
-            path=folder.full(name), position=0, reason="changed by another process",
+class _FilledPage:
+    """A staged page with frames, mapped to be turned into a page of the queue.
+
+    Attributes:
+        header: that it gets.
+        last_timestamp: of its last message, once that is assigned.
+    """
+
+    def __init__(
+        self,
+        folder: Directory,
+        meta: AllMeta,
+        page: StagedPage,
+        header: PageHeader,
+        time: int,
+        is_one_batch: bool,
+    ) -> None:
+        self._path = folder.full(fmt.page_name(page.prefix, page.number))
+        self._page = page
+        self._time = time
+        self._is_one_batch = is_one_batch
+        self.header = header
+        last = (page.size - 1) * fmt.INDEX_RECORD_BYTES
+        if page.mapped is None:
+            self._region, self._index = _map_again(folder, meta, page, last)
+        else:
+            self._region, self._index = page.mapped.region, page.mapped.index
+        self.last_timestamp: int = (
+            time if time >= 0 else int.from_bytes(self._index.read(last, 8), "little")
+        )
+
+    def assign(self, *, synced: bool) -> None:
+        """Assign sequences, times and the header."""
+        page, region, header = self._page, self._region, self.header
+        assert header.first_sequence is not None
+        done = _core.assign_sequences(
+            region, self._index, page.counted_from, page.size, header.first_sequence, self._time,
+            header.queue_id, self._is_one_batch,
         )  # fmt: skip
-    region.write(0, header.encode())
-    region.queue_id = meta.queue_id
-    if synced:
-        try:
-            # Not the index: recovery writes that of each page after the durable mark, and a flush
-            # syncs it before the mark moves.
-            region.sync(0, len(region))
-        except OSError as error:
-            raise_typed(error, folder.full(name), "syncing a page")
-    if not page.size:
-        return header.floor_timestamp
-    return int.from_bytes(index.read(last, 8), "little")
+        if done != page.size:
+            raise errors.CorruptPage(
+                f"has {done} messages where {page.size} were staged, and was not published",
+                remedy="find out which other process writes there, then publish again",
+                path=self._path, position=0, reason="changed by another process",
+            )  # fmt: skip
+        region.write(0, header.encode())
+        region.queue_id = header.queue_id
+        if synced:
+            try:
+                # Not the index: recovery writes that of each page after the durable mark, and a
+                # flush syncs it before the mark moves.
+                region.sync(0, len(region))
+            except OSError as error:
+                raise_typed(error, self._path, "syncing a page")
 
 
 def _map_again(

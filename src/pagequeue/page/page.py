@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("pagequeue")
 FIRST_SEQUENCE_AT: Final = field_of(fmt.PAGE_HEADER, "first_sequence")
 INDEX_POSITION: Final = field_of(fmt.INDEX_RECORD, "position")
+ZEROS: Final = bytes(1 << 20)
+"""It takes no memory of its own: nobody writes to it."""
 NO_FILE = -1
 RESERVE_MIN = 256 << 10
 """Blocks are reserved so many bytes at once at least."""
@@ -263,7 +265,8 @@ class WritablePage:
     """
 
     __slots__ = (
-        "_files", "_folder", "header", "index", "number", "populated", "region", "reserved",
+        "_files", "_folder",
+        "_prefix", "header", "index", "number", "populated", "region", "reserved",
     )  # fmt: skip
 
     def __init__(
@@ -276,6 +279,7 @@ class WritablePage:
         reserved: int | None = None,
     ) -> None:
         self._folder = folder
+        self._prefix = prefix
         self._files: list[tuple[str, Identity]] = []
         self.number: int = number
         self.region: _core.Region = region
@@ -376,6 +380,38 @@ class WritablePage:
             self.region.populate(start, end - start)
             self.index.populate(index_start, index_end - index_start)
 
+    def fill(self, position: int, frame_bytes: int, ordinal: int, count: int) -> None:
+        """Write zeros where frames and their index records come: page faults cost three times that.
+
+        A fault on what has no memory yet reads as many zeros as the disk reads ahead. For the only
+        thread that writes to the page.
+
+        Args:
+            position: where the frames begin.
+            frame_bytes: of all of them.
+            ordinal: in the page, of the first message.
+            count: of the messages.
+
+        Raises:
+            DiskFull, SystemLimit, QueueNotFound: as `reserve`.
+        """
+        end = position + frame_bytes + fmt.FRAME_HEADER_BYTES
+        self.reserve(end)
+        index_begin = ordinal * fmt.INDEX_RECORD_BYTES
+        index_end = index_begin + (count + 1) * fmt.INDEX_RECORD_BYTES
+        names = fmt.page_name(self._prefix, self.number), fmt.index_name(self._prefix, self.number)
+        self._fill(names[0], len(self.region), position, end)
+        self._fill(names[1], len(self.index), index_begin, index_end)
+
+    def _fill(self, name: str, size: int, begin: int, end: int) -> None:
+        begin, end = (-(-place // mmap.PAGESIZE) * mmap.PAGESIZE for place in (begin, end))
+        end = min(end, size)
+        if begin >= end:
+            return
+        with contextlib.suppress(OSError), self._folder.opened(name, writable=True) as fd:
+            for at in range(begin, end, len(ZEROS)):
+                os.pwrite(fd, ZEROS[: end - at], at)
+
 
 def make_page(
     folder: Directory,
@@ -416,7 +452,7 @@ def make_page(
     index_name = fmt.index_name(prefix, header.page_number)
     index = folder.make(
         index_name,
-        b"",
+        bytes(fmt.INDEX_RECORD_BYTES),  # a store into a hole reads zeros as far as the disk does
         size_bytes=meta.index_bytes,
         reserved_bytes=reserved * meta.index_bytes // meta.page_bytes,
         filled_bytes=_index_bytes(filled_bytes, frame_bytes, meta.index_bytes),

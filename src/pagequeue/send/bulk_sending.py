@@ -46,8 +46,9 @@ class BulkSending(Protocol):
         timeout: float | None,
         check: Callable[[], None] | None,
         synced: bool,
-    ) -> range:
-        """Send messages of any size, all of them or none; return their sequences."""
+        unless_one: bool,
+    ) -> range | None:
+        """Send messages of any size, all or none, unless one page takes them; return sequences."""
 
     def open(
         self, producer: Producer, store: Store, timestamp: int | None, *, synced: bool

@@ -66,6 +66,8 @@ FAST_AHEAD_BYTES: Final = 24 << 20
 FAST_BYTES_PER_S: Final = 40 << 20
 PAUSE_SECONDS: Final = 0.0005
 NS_PER_S: Final = 1e9
+SAMPLE: Final = 64
+"""So many payloads of a batch say whether it is likely to need several pages."""
 NS_MAX: Final = 2**62
 LATE: Final = {_core.EVENT_STARVED, _core.EVENT_OVERTAKEN}
 SIZES: Final = {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE, _core.EVENT_WRONG_SIZE}
@@ -215,16 +217,23 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         # Keeps I2 and I8.
         times = times_of(timestamps)
         columns = None if type(payloads) in PLAIN else self._in_columns(payloads)
+        given: Any = columns
+        if columns is None:
+            given = self._sequence_of(payloads)
+            check_count(times, len(given))
+            if self._store.bulk is not None and _is_more(given, self._store.meta.page_bytes):
+                pages = self._append(given, times, at, timeout, unless_one=True)
+                if pages is not None:
+                    return pages
+        else:
+            check_count(times, columns.count)
         try:
             if columns is None:
-                items = self._sequence_of(payloads)
-                check_count(times, len(items))
-                sent = self._send_many(items, times, at, timeout)
+                sent = self._send_many(given, times, at, timeout)
             else:
-                check_count(times, columns.count)
                 sent = self._send_columns(columns, times, at, timeout)
         except errors.MessageTooLarge:
-            return self._send_pages(items if columns is None else columns, times, at, timeout)
+            return self._send_pages(given, times, at, timeout)
         if sent is None:
             tail = self._store.tail.sequence
             if at is not None and at != tail:
@@ -262,15 +271,30 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         Raises:
             MessageTooLarge: this producer can only send what fits into one.
         """
+        sent = self._append(payloads, times, at, timeout, unless_one=False)
+        assert sent is not None
+        return sent
+
+    def _append(
+        self,
+        payloads: Any,  # noqa: ANN401 - or columns
+        times: bytes | None,
+        at: int | None,
+        timeout: float | None,
+        *,
+        unless_one: bool,
+    ) -> range | None:
+        """Send messages in pages of their own; None, if asked, where one page takes them all."""
         timeout = check_timeout(timeout)
         self._check_open()
         bulk = self._bulk()
         self._deferred.check_may_block(self._page_number)
         sent = bulk.append(
             self._store, payloads, times, at=at, timeout=timeout, check=self._deferred.check,
-            synced=self._syncs,
+            synced=self._syncs, unless_one=unless_one,
         )  # fmt: skip
-        self._flush_if_asked(sent.stop)
+        if sent is not None:
+            self._flush_if_asked(sent.stop)
         return sent
 
     def _bulk(self) -> BulkSending:
@@ -1004,6 +1028,18 @@ def overtaken(store: Store, tail_sequence: int) -> errors.Overtaken:
         path=store.folder.path, tail_sequence=tail_sequence,
         remedy="receive what others sent, decide again, and send at the next sequence",
     )  # fmt: skip
+
+
+def _is_more(payloads: Sequence[Any], page_bytes: int) -> bool:
+    """Whether payloads probably need several pages, by a sample: trying one page reads them all."""
+    count = len(payloads)
+    if count * fmt.FRAME_HEADER_BYTES < page_bytes // SAMPLE:
+        return False
+    sample = payloads[:: max(count // SAMPLE, 1)]
+    if not all(type(payload) is bytes for payload in sample):
+        return False
+    frame_bytes = sum(map(len, sample)) / len(sample) + fmt.FRAME_HEADER_BYTES
+    return frame_bytes * count > page_bytes
 
 
 def _too_large(store: Store) -> errors.MessageTooLarge:

@@ -31,7 +31,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.staged_pages import Chunk
+from pagequeue.bulk.chunk import Chunk
 from pagequeue.bulk.staging_directory import ENDED, staged_directory
 from pagequeue.spark.columns import PAYLOAD, TIME
 from pagequeue.spark.record_columns import payloads_of

@@ -125,31 +125,69 @@ PyObject *pq_core_payload(PyObject *Py_UNUSED(module), PyObject *object) {
     return bytes;
 }
 
-/* lengths(payloads): int64 for each item of a tuple, in a bytes object */
-PyObject *pq_core_lengths(PyObject *Py_UNUSED(module), PyObject *payloads) {
-    if (!PyTuple_CheckExact(payloads)) {
-        PyErr_SetString(PyExc_TypeError, "payloads are a tuple");
-        return NULL;
-    }
-    Py_ssize_t count = PyTuple_Size(payloads);
-    PyObject *result = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
-    if (result == NULL) {
-        return NULL;
-    }
-    int64_t *lengths = (int64_t *)PyBytes_AsString(result);
+/* The items of a list or tuple in a tuple, and the lengths of those that are bytes, -1 of others,
+ * whose number is returned. One pass, because each object is a cache miss; no Python code runs. */
+static Py_ssize_t hold_items(PyObject *payloads, PyObject *held, int64_t *lengths) {
+    Py_ssize_t count = PyTuple_Size(held), others = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item;
+        if (held == payloads) {
+            item = PyTuple_GetItem(held, i);
+        } else {
+            item = PyList_GetItem(payloads, i);
+            Py_INCREF(item);
+            PyTuple_SetItem(held, i, item);
+        }
+        int is_bytes = PyBytes_CheckExact(item);
+        lengths[i] = is_bytes ? (int64_t)PyBytes_Size(item) : -1;
+        others += !is_bytes;
+    }
+    return others;
+}
+
+/* The lengths of items that are not bytes. -1 = raised */
+static int measure_others(PyObject *held, int64_t *lengths, Py_ssize_t others) {
+    for (Py_ssize_t i = 0; others > 0; i++) {
         pq_payload item;
         Py_buffer view;
         int viewed;
-        if (payload_of(PyTuple_GetItem(payloads, i), &item, &view, &viewed) < 0) {
-            Py_DECREF(result);
-            return NULL;
+        if (lengths[i] >= 0) {
+            continue;
+        }
+        if (payload_of(PyTuple_GetItem(held, i), &item, &view, &viewed) < 0) {
+            return -1;
         }
         lengths[i] = (int64_t)item.bytes;
+        others--;
         if (viewed) {
             PyBuffer_Release(&view);
         }
     }
+    return 0;
+}
+
+/* measured(payloads): a tuple of them, and an int64 for each one's length, in a bytes object */
+PyObject *pq_core_measured(PyObject *Py_UNUSED(module), PyObject *payloads) {
+    int is_tuple = PyTuple_CheckExact(payloads);
+    if (!is_tuple && !PyList_CheckExact(payloads)) {
+        PyErr_SetString(PyExc_TypeError, "payloads are a list or a tuple");
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Size(payloads);
+    PyObject *held = is_tuple ? payloads : PyTuple_New(count);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    PyObject *result = NULL;
+    if (held != NULL && bytes != NULL) {
+        int64_t *lengths = (int64_t *)PyBytes_AsString(bytes);
+        Py_ssize_t others = hold_items(payloads, held, lengths);
+        if (measure_others(held, lengths, others) == 0) {
+            result = Py_BuildValue("(OO)", held, bytes);
+        }
+    }
+    if (!is_tuple) {
+        Py_XDECREF(held);
+    }
+    Py_XDECREF(bytes);
     return result;
 }
 
@@ -279,11 +317,11 @@ PyObject *pq_writer_sent(Writer *self, pq_batch *batch, pq_payload *items, pq_te
     return Py_BuildValue("(Kn)", (unsigned long long)out.sequence, (Py_ssize_t)batch->count);
 }
 
-/* The payloads of a tuple; `*views` buffers are held. 0 = raised. */
-static int payloads_of(PyObject *held, pq_payload *items, Py_buffer **view, Py_ssize_t *views) {
-    Py_ssize_t count = PyTuple_Size(held);
+/* Some payloads of a tuple, `count` from `begin` on; `*views` buffers are held. 0 = raised. */
+static int payloads_of(PyObject *held, Py_ssize_t begin, Py_ssize_t count, pq_payload *items,
+                       Py_buffer **view, Py_ssize_t *views) {
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PyTuple_GetItem(held, i);
+        PyObject *item = PyTuple_GetItem(held, begin + i);
         int viewed;
         if (*view == NULL && !PyBytes_CheckExact(item)) {
             *view = PyMem_Malloc((size_t)(count - i) * sizeof **view);
@@ -304,7 +342,9 @@ static int payloads_of(PyObject *held, pq_payload *items, Py_buffer **view, Py_s
 PyObject *pq_writer_send_many(Writer *self, PyObject *args) {
     PyObject *payloads, *times, *at = NULL, *timeout = NULL;
     pq_terms terms = {.timeout = -1};
-    if (!PyArg_ParseTuple(args, "OO|OO:_send_many", &payloads, &times, &at, &timeout) ||
+    Py_ssize_t begin = 0, end = PY_SSIZE_T_MAX;
+    if (!PyArg_ParseTuple(args, "OO|OOnn:_send_many", &payloads, &times, &at, &timeout, &begin,
+                          &end) ||
         pq_terms_of(at, timeout, &terms) < 0) {
         return NULL;
     }
@@ -312,13 +352,16 @@ PyObject *pq_writer_send_many(Writer *self, PyObject *args) {
     if (held == NULL) {
         return NULL;
     }
-    size_t count = (size_t)PyTuple_Size(held);
+    Py_ssize_t size = PyTuple_Size(held);
+    end = end < size ? end : size;
+    begin = begin < 0 || begin > end ? end : begin;
+    size_t count = (size_t)(end - begin);
     pq_payload *items = PyMem_Malloc((count + 1) * sizeof *items);
     Py_buffer *view = NULL;
     Py_ssize_t views = 0;
     if (items == NULL) {
         PyErr_NoMemory();
-    } else if (payloads_of(held, items, &view, &views)) {
+    } else if (payloads_of(held, begin, (Py_ssize_t)count, items, &view, &views)) {
         pq_batch batch = {.count = count, .items = items};
         if (pq_times_of(times, count, &batch.times) == 0) {
             result = pq_writer_sent(self, &batch, items, &terms);

@@ -1,0 +1,171 @@
+"""Temporary queues: which page takes what, and several pages that are filled at the same time."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from pagequeue import DiskFull, Queue
+from pagequeue import format as fmt
+from pagequeue.bulk import staging_queue
+from pagequeue.bulk.chunk import chunk_of
+from pagequeue.bulk.publisher import BulkPublisher
+from pagequeue.bulk.staged_pages import stage
+from pagequeue.bulk.staging_directory import StagingDirectory
+from pagequeue.page.page import WritablePage
+from pagequeue.queue.queue import internals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PAGE_BYTES = 4096
+ROOM = PAGE_BYTES - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
+CORES = [1, 2, 5]
+
+
+@pytest.fixture(params=CORES)
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let the process have some cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(request.param))
+    count: int = request.param
+    return count
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue[bytes]]:
+    """A queue of small pages."""
+    with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as opened:
+        yield opened
+
+
+def payload(size: int, seed: int = 0) -> bytes:
+    """Return noise."""
+    return random.Random(seed * 10_000 + size).randbytes(size)
+
+
+def published(queue: Queue[bytes], *chunks: list[bytes], first: int | None = None) -> list[int]:
+    """Stage chunks and publish them; return how many messages begin in each page."""
+    store = internals(queue).store
+    times = None
+    with StagingDirectory(store) as path:
+        given = []
+        for chunk in chunks:
+            if first is not None:
+                times = np.arange(first, first + len(chunk), dtype=np.int64)
+                first += len(chunk)
+            given.append(chunk_of(chunk, times))
+        staged = stage(store, path, given, synced=False)
+        sizes = [page.size for page in staged.pages]
+        with BulkPublisher(store) as publisher:
+            publisher.append(staged)
+    return sizes
+
+
+def received(queue: Queue[bytes]) -> list[tuple[bytes, int]]:
+    """Return all messages and their times."""
+    with queue.replay() as replay:
+        return [(message.payload, message.timestamp) for message in replay]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_of_several_pages_stay_in_order(
+    queue: Queue[bytes], cores: int, seed: int
+) -> None:
+    """Chunks that begin in the middle of a page, large messages between, with times and without."""
+    rng = random.Random(seed)
+    sizes = [0, 1, 7, 8, 100, 999, ROOM - fmt.FRAME_HEADER_BYTES, PAGE_BYTES, 3 * PAGE_BYTES]
+    weights = [4, 4, 4, 4, 9, 9, 1, 1, 1]
+    chunks = [
+        [payload(size, i) for i, size in enumerate(rng.choices(sizes, weights, k=count))]
+        for count in (1, 90, 3, 200, 1, 40)
+    ]
+    sent = [item for chunk in chunks for item in chunk]
+    published(queue, *chunks, first=1000)
+    published(queue, *chunks)
+    with queue.producer() as producer:
+        producer.send(b"after")
+    found = received(queue)
+    assert [item for item, _ in found] == [*sent, *sent, b"after"]
+    assert [time for _, time in found[: len(sent)]] == list(range(1000, 1000 + len(sent)))
+    assert len({time for _, time in found[len(sent) : 2 * len(sent)]}) == 1
+    assert queue.verify().ok
+    assert cores in CORES
+
+
+@pytest.mark.usefixtures("cores")
+def test_a_page_takes_what_fits(queue: Queue[bytes]) -> None:
+    """To its last byte, or as many messages as its index has places for."""
+    each = (ROOM // 4) // 8 * 8 - fmt.FRAME_HEADER_BYTES
+    last = ROOM - 3 * (each + fmt.FRAME_HEADER_BYTES) - fmt.FRAME_HEADER_BYTES
+    full = [payload(each, i) for i in range(3)] + [payload(last)]
+    assert published(queue, full * 5)[:5] == [4] * 5
+    assert published(queue, [*full, b""] * 3)[:3] == [4, 4, 4]
+    capacity = internals(queue).store.meta.index_capacity
+    assert published(queue, [b""] * (2 * capacity + 1))[:3] == [capacity, capacity, 1]
+    assert queue.verify().ok
+
+
+@pytest.mark.usefixtures("cores")
+def test_arrays_are_split_between_pages(queue: Queue[bytes]) -> None:
+    """Rows of NumPy, whose parts are views."""
+    rows = np.frombuffer(payload(40 * 700), "V40")
+    with queue.producer() as producer:
+        assert producer.send_many(rows) == range(700)
+    assert [item for item, _ in received(queue)] == [bytes(row) for row in rows]
+
+
+@pytest.mark.usefixtures("cores")
+def test_memory_is_taken_for_what_is_sent(
+    queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each batch, and for no byte or record more."""
+    filled: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
+    real = WritablePage.fill
+
+    def fill(self: WritablePage, *place: int) -> None:
+        filled.setdefault((self._prefix, self.number), []).append(place)  # type: ignore[arg-type]
+        real(self, *place)
+
+    monkeypatch.setattr(WritablePage, "fill", fill)
+    monkeypatch.setattr(staging_queue, "FILL_BYTES", 1000)
+    monkeypatch.setattr(staging_queue, "BATCH_BYTES", 400)
+    sizes = published(queue, [payload(100, i) for i in range(100)])
+    assert sorted(sum(place[3] for place in places) for places in filled.values()) == sorted(
+        size for size in sizes if size
+    )
+    for places in filled.values():
+        position, ordinal = fmt.PAGE_HEADER_BYTES, 0
+        for at, frame_bytes, first, count in places:
+            assert (at, first) == (position, ordinal)
+            assert frame_bytes == count * fmt.frame_bytes(100)
+            position, ordinal = position + frame_bytes, ordinal + count
+
+
+def test_a_thread_that_fails_leaves_nothing(
+    queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full for one of the pages that are filled at the same time."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
+    real = WritablePage.fill
+
+    def fill(self: WritablePage, *place: Any) -> None:  # noqa: ANN401
+        if self._prefix == "filled2":
+            raise DiskFull("no space", path="there", remedy="free some")
+        real(self, *place)
+
+    monkeypatch.setattr(WritablePage, "fill", fill)
+    with queue.producer() as producer:
+        with pytest.raises(DiskFull):
+            producer.send_many([payload(100, i) for i in range(200)])
+        monkeypatch.undo()
+        assert producer.send(b"next") == 0
+    assert [item for item, _ in received(queue)] == [b"next"]
+    staged = os.path.join(queue.directory, "queue-staged")
+    assert os.listdir(staged) == []
+    assert not [t for t in threading.enumerate() if t.name == "pagequeue-task"]

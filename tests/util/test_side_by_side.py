@@ -1,0 +1,110 @@
+"""Tasks that run at the same time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from pagequeue import errors
+from pagequeue.util import side_by_side as module
+from pagequeue.util.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def raising(error: BaseException) -> Callable[[], NoReturn]:
+    """Return a task that fails."""
+
+    def task() -> NoReturn:
+        raise error
+
+    return task
+
+
+def test_tasks_run_at_the_same_time() -> None:
+    """Each waits for the other two; the first one runs in the caller's thread."""
+    met = threading.Barrier(3)
+    threads: list[threading.Thread] = []
+
+    def task() -> None:
+        met.wait(30)
+        threads.append(threading.current_thread())
+
+    side_by_side([task] * 3)
+    assert len(set(threads)) == 3
+    assert threading.current_thread() in threads
+    assert not [
+        thread for thread in threads if thread.name == "pagequeue-task" and thread.is_alive()
+    ]
+
+
+def test_nothing_to_do_is_done() -> None:
+    """No task, and one."""
+    done: list[int] = []
+    side_by_side([])
+    side_by_side([lambda: done.append(1)])
+    assert done == [1]
+
+
+def test_all_tasks_end_and_the_first_error_is_raised() -> None:
+    """In the order of the tasks, not in that of time."""
+    done: list[int] = []
+
+    def late() -> None:
+        time.sleep(0.05)
+        done.append(1)
+        raise ValueError("second")
+
+    tasks = [late, raising(KeyError("third")), lambda: done.append(2)]
+    with pytest.raises(ValueError, match="second"):
+        side_by_side(tasks)
+    assert sorted(done) == [1, 2]
+
+
+def test_without_threads_tasks_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system gives none, or the interpreter is shutting down."""
+    monkeypatch.setattr(
+        module,
+        "DaemonThread",
+        lambda *_: SimpleNamespace(start=raising(errors.SystemLimit("none"))),
+    )
+    threads: list[threading.Thread] = []
+    side_by_side([lambda: threads.append(threading.current_thread())] * 3)
+    assert threads == [threading.current_thread()] * 3
+
+
+def test_an_interrupted_call_waits_for_its_threads() -> None:
+    """What they write to is closed and removed after it."""
+    begun, done = threading.Event(), []
+
+    def other() -> None:
+        begun.wait(30)
+        time.sleep(0.2)
+        done.append(1)
+
+    def interrupted() -> None:
+        begun.set()
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        side_by_side([interrupted, other])
+    assert done == [1]
+
+    def handler(*_: object) -> NoReturn:
+        raise TimeoutError("handler")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TimeoutError, match="handler"):
+            side_by_side([bool, other])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert done == [1, 1]
