@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagequeue.bulk import publisher, staged_fragments, staged_pages
+from pagequeue.bulk import publisher, staged_fragments, staged_pages, staging_queue
 from pagequeue.maintenance import trim_plan
 from pagequeue.page import large_message
 from pagequeue.store import power_loss_recovery
@@ -49,6 +49,10 @@ LARGE = (
     in_python(
         "live_writers_pages_removed", "staged pages are removed, whether their writer lives or not",
         "I23, what is being written is gone", {KILL: 20.0},
+    ),
+    in_python(
+        "filled_out_of_order", "pages that were filled at the same time are taken in another order",
+        "I1, messages in another order than sent", {KILL: 20.0},
     ),
     in_python(
         "next_page_counted", "a page that a dead producer left is counted with the active one",
@@ -130,6 +134,15 @@ def staged_pages_not_synced() -> None:
         ("if self._synced:", "if False:"),
     )
     rewrite(staged_fragments, "write_start", ("if synced:", "if False:"))
+
+
+def filled_out_of_order() -> None:
+    """The last one first; without a second core there is only one at a time."""
+    rewrite(
+        staging_queue.StagingQueues,
+        "send",
+        ("for queue in queues:", "for queue in reversed(queues):"),
+    )
 
 
 def commit_not_recovered() -> None:

@@ -108,6 +108,7 @@ from stress.plants.keeping import (  # noqa: F401  the same
 )
 from stress.plants.large import (  # noqa: F401  the same
     commit_not_recovered,
+    filled_out_of_order,
     flag_of_a_dropped_commit_kept,
     fragments_not_recovered,
     half_a_message_kept,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pagequeue import DiskFull, Queue
+from pagequeue import CorruptPage, DiskFull, Queue
 from pagequeue import format as fmt
+from pagequeue.bulk import producer as producer_module
 from pagequeue.bulk import staging_queue
 from pagequeue.bulk.chunk import chunk_of
 from pagequeue.bulk.publisher import BulkPublisher
@@ -169,3 +170,31 @@ def test_a_thread_that_fails_leaves_nothing(
     staged = os.path.join(queue.directory, "queue-staged")
     assert os.listdir(staged) == []
     assert not [t for t in threading.enumerate() if t.name == "pagequeue-task"]
+
+
+@pytest.mark.parametrize("suffix", [".page", ".idx"])
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.usefixtures("cores")
+def test_a_page_that_was_changed_is_not_published(
+    queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch, suffix: str, number: int
+) -> None:
+    """Another process wrote there: neither its bytes nor its times come into the queue."""
+    monkeypatch.setattr(producer_module, "MAPPED_MAX", 0)
+    store = internals(queue).store
+    sent = [payload(100, i) for i in range(90)]
+    with StagingDirectory(store) as path:
+        staged = stage(store, path, [chunk_of(sent, np.arange(1, 91))], synced=False)
+        page = staged.pages[number - 1]
+        name = fmt.page_name(page.prefix, page.number).removesuffix(".page") + suffix
+        at = (page.size - 1) * fmt.INDEX_RECORD_BYTES if suffix == ".idx" else PAGE_BYTES // 2
+        with open(os.path.join(path, name), "r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 4]))
+        with BulkPublisher(store) as publisher, pytest.raises(CorruptPage, match="was changed"):
+            publisher.append(staged)
+    with queue.producer() as producer:
+        assert producer.send(b"next") == 0
+    assert [item for item, _ in received(queue)] == [b"next"]
+    assert queue.verify().ok

@@ -468,14 +468,15 @@ class _FilledPage:
         self._time = time
         self._is_one_batch = is_one_batch
         self.header = header
-        last = (page.size - 1) * fmt.INDEX_RECORD_BYTES
+        self._last = last = (page.size - 1) * fmt.INDEX_RECORD_BYTES
         if page.mapped is None:
             self._region, self._index = _map_again(folder, meta, page, last)
         else:
             self._region, self._index = page.mapped.region, page.mapped.index
-        self.last_timestamp: int = (
-            time if time >= 0 else int.from_bytes(self._index.read(last, 8), "little")
-        )
+        self.last_timestamp: int = time if time >= 0 else self._last_in_index()
+
+    def _last_in_index(self) -> int:
+        return int.from_bytes(self._index.read(self._last, 8), "little")
 
     def assign(self, *, synced: bool) -> None:
         """Assign sequences, times and the header."""
@@ -485,9 +486,10 @@ class _FilledPage:
             region, self._index, page.counted_from, page.size, header.first_sequence, self._time,
             header.queue_id, self._is_one_batch,
         )  # fmt: skip
-        if done != page.size:
+        if done != page.size or self._last_in_index() != self.last_timestamp:
             raise errors.CorruptPage(
-                f"has {done} messages where {page.size} were staged, and was not published",
+                f"was changed after it was staged ({done} of {page.size} messages are as they "
+                "were), and was not published",
                 remedy="find out which other process writes there, then publish again",
                 path=self._path, position=0, reason="changed by another process",
             )  # fmt: skip

@@ -7,6 +7,7 @@ before, from their sizes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from functools import partial
@@ -73,14 +74,20 @@ class _StagingQueue:
             trust=store.folder.trust, staged_for=store.meta.queue_id,
         )  # fmt: skip
         self._taken = fmt.FIRST_PAGE - 1
-        self._producer = BulkProducer(self._store, _no_time)
+        try:
+            self._producer = BulkProducer(self._store, _no_time)
+        except BaseException:
+            self._store.close()
+            raise
         self._producer.stage_only()
         self._producer.require_record_bytes(store.schema.record_bytes)
 
     def close(self) -> None:
         """Close it; its files stay."""
-        self._producer.close()
-        self._store.close()
+        try:
+            self._producer.close()
+        finally:
+            self._store.close()
 
     @property
     def position(self) -> int:
@@ -141,8 +148,9 @@ class StagingQueues:
 
     def close(self) -> None:
         """Close all of them."""
-        while self._queues:
-            self._queues.pop().close()
+        with contextlib.ExitStack() as held:
+            for queue in self._queues:
+                held.callback(queue.close)
 
     def send(self, chunk: Chunk) -> Iterator[FilledPage]:
         """Write messages; yield pages that are filled and sealed, in order."""
