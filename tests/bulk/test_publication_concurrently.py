@@ -143,8 +143,6 @@ def waits_for_a_slow_publication(queue: Queue, monkeypatch: pytest.MonkeyPatch, 
         time.sleep(PAGE_SECONDS)
         real(*args, **options)
 
-    monkeypatch.setattr(staged_pages._FilledPage, "assign", slow)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})  # one page after the other
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -156,7 +154,8 @@ def waits_for_a_slow_publication(queue: Queue, monkeypatch: pytest.MonkeyPatch, 
 
     thread = threading.Thread(target=run)
     with monkeypatch.context() as patch:
-        patch.setattr(staged_pages, "_assign_page", slow)
+        patch.setattr(staged_pages._FilledPage, "assign", slow)
+        patch.setattr(os, "sched_getaffinity", lambda _: {0})  # one page after the other
         thread.start()
         assert begun.wait(LONG)
         # Less than all pages take, and twice what one does.
