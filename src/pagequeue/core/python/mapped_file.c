@@ -184,6 +184,10 @@ static int fill(int fd, const content *wanted) {
         uint64_t step = wanted->filled - at < FILL_BYTES ? wanted->filled - at : FILL_BYTES;
         error = write_at(fd, zeros, (size_t)step, at);
     }
+    if (error == 0 && wanted->held && wanted->filled < wanted->bytes) {
+        /* Writers look at a page's last byte, and a fault reads as much as the disk reads ahead. */
+        error = write_at(fd, zeros, 1, wanted->bytes - 1);
+    }
     return error != 0 ? error : write_at(fd, wanted->data.buf, (size_t)wanted->data.len, 0);
 }
 
