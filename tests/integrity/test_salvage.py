@@ -277,6 +277,29 @@ def test_conflicting_duplicate_is_an_error(filled: Disk, tmp_path: Path) -> None
     assert not report.ok
 
 
+@pytest.mark.parametrize("again", [3, 4])
+@pytest.mark.parametrize("name", [0, 9])
+def test_copy_of_a_page_that_a_power_cut_took_does_not_replace_a_message(
+    filled: Disk, again: int, name: int
+) -> None:
+    """Its messages were dropped, and their sequences are those of others now, of 1 page or 2."""
+    old = filled.page(3).read_bytes()
+    filled.page(3).unlink()
+    filled.page(2).unlink()
+    filled.cut_power(durable=3)
+    payloads = [b"%03d" % i * 100 for i in range(5)]
+    filled.send(*payloads[:again])
+    with filled.open() as queue:
+        queue.rotate()
+    filled.send(*payloads[again:])
+    sent = read(filled.directory)
+    assert len(sent) == 8
+    filled.page(name).write_bytes(old)
+    report = salvaged(filled, list(range(8)), sent)
+    assert {conflict.file for conflict in report.conflicts} == {str(filled.page(name))}
+    assert not report.ok
+
+
 def test_batches_stay_whole(disk: Disk) -> None:
     """I8: what was sent at once has one time and is one batch in the copy."""
     with disk.open() as queue, queue.producer() as producer:

@@ -24,6 +24,7 @@ from pagequeue.integrity.salvage_source import (
     fitting_times,
     frames_of,
     is_claimed,
+    proved_end,
     sources,
 )
 from pagequeue.page.large_message import LargePayload, PayloadFile
@@ -346,7 +347,10 @@ class _Salvage:
     def run(self, progress: Callable[[int, int], None] | None) -> SalvageReport:
         """Copy page by page."""
         all_sources = sources(self.found, self.report.notes)
-        self._by_number = {source.number: source for source in all_sources}
+        self._by_number = {
+            source.number: source
+            for source in sorted(all_sources, key=lambda source: source.is_named)
+        }
         self._miss_head()
         for done, source in enumerate(all_sources):
             if progress is not None:
@@ -361,6 +365,8 @@ class _Salvage:
 
     def _copy_page(self, source: SalvagePage, following: SalvagePage | None) -> None:
         end = following.first if following is not None else self._known_tail(source)
+        if following is not None and not following.is_named:  # it can be of before a power cut
+            end = max(following.first, proved_end(source) or 0)
         self.last_number = max(self.last_number, source.number)
         for reason in source.reasons:
             self.damage = (source.path, 0, reason)

@@ -54,6 +54,11 @@ class SalvagePage:
     reasons: list[str]
     blocks: dict[int, tuple[int, str]] = field(default_factory=dict)
 
+    @property
+    def is_named(self) -> bool:
+        """Whether the file has the name of this page."""
+        return self.path.endswith(fmt.page_name("", self.number))
+
 
 def sources(found: Inspection, notes: list[Problem]) -> list[SalvagePage]:
     """Return the readable page files, ordered by first sequence; note the others."""
@@ -77,7 +82,9 @@ def sources(found: Inspection, notes: list[Problem]) -> list[SalvagePage]:
                 notes.append(Problem(path, 0, None, "no frame or index proves its messages"))
         elif source.number >= found.head_page:
             result.append(source)
-    result.sort(key=lambda source: (source.first, source.number))
+    # Of two that begin with the same message, the one under its own name: the other is a copy, and
+    # can be of before messages after a power cut were dropped, and others got their sequences.
+    result.sort(key=lambda source: (source.first, not source.is_named, source.number))
     return result
 
 
@@ -233,6 +240,17 @@ def _scan(found: Inspection, number: int) -> Scan | None:
     if header.first_sequence is None:
         return None
     return scan_region(region, None, header, header.first_sequence, None)
+
+
+def proved_end(source: SalvagePage) -> int | None:
+    """Return the sequence after a page's messages, if all of them and the mark there are valid."""
+    scan = Scan(
+        *_core.scan(
+            source.region, None, source.first, fmt.PAGE_HEADER_BYTES, source.first,
+            fmt.SEQUENCE_MAX, fmt.TIMESTAMP_MIN, _core.INDEX_NONE,
+        )
+    )  # fmt: skip
+    return scan.sequence if scan.stopped == _core.READ_END else None
 
 
 def _proved_first(
