@@ -44,7 +44,7 @@ LOOP_TRIES: Final = 50
 CLONE_NEWNS: Final = 0x00020000
 MS_REC_PRIVATE: Final = 0x4000 | 0x40000
 MNT_DETACH: Final = 2
-BUSY_SECONDS: Final = 10.0
+BUSY_SECONDS: Final = 60.0
 """Killed processes release their mounts within this time."""
 
 _libc = ctypes.CDLL(None, use_errno=True)

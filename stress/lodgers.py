@@ -39,6 +39,8 @@ PRODUCERS, CONSUMERS = 4, 3
 SETTLE_SECONDS = 0.02
 REST_TURNS = 100
 """And not so many seconds: this process can have had no processor."""
+SETTLED_MAPS_MAX = 20
+"""With more of them, the worker has not had its turn."""
 OPS_A_TURN = 25
 PAUSE_SECONDS = 0.001
 
@@ -159,12 +161,12 @@ def send(ground: Ground, producer: Producer, uid: int, number: int) -> int:
 def settled(base: str) -> Resources:
     """Return what is held once the worker, which releases pages, had its turn."""
     found = resources(base)
-    while True:
+    for _ in range(REST_TURNS):
         time.sleep(SETTLE_SECONDS)
-        again = resources(base)
-        if again.maps >= found.maps:
-            return again
-        found = again
+        before, found = found.maps, resources(base)
+        if before <= found.maps <= SETTLED_MAPS_MAX:
+            break
+    return found
 
 
 def at_rest(base: str) -> Resources:

@@ -226,7 +226,7 @@ def campaign(budget: Budget) -> Outcome:
             held.append(resources(base))
     outcome.violations += grown(held)
     if not outcome.violations and budget.cases is None:
-        outcome.violations += [f"{kind!r} never happened" for kind in counts if not counts[kind]]
+        outcome.untried += [repr(kind) for kind in counts if not counts[kind]]
     outcome.notes = {"rounds": len(held), **counts, "held": str(held[-1]) if held else ""}
     return outcome
 

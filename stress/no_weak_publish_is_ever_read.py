@@ -31,7 +31,7 @@ TOOLS = {"spin": "spin", "gcc": "gcc"}
 """Each program with the Debian package that has it."""
 PARALLEL_MAX = 2
 MEMORY_MAX_MEBIBYTES = 900
-CASE_MAX_SECONDS = 300.0
+CASE_MAX_SECONDS = 1200.0
 DEPTH_MAX = 100_000
 
 

@@ -32,7 +32,7 @@ CODE: Final = (
     "import sys; from pagequeue.cli import main; sys.exit(main())"
 )
 ROOT: Final = str(Path(__file__).resolve().parents[2])
-NO_PATIENCE_SECONDS: Final = 30.0
+NO_PATIENCE_SECONDS: Final = 60.0
 PAUSE_SECONDS: Final = 0.25
 SENT_MAX: Final = 120
 

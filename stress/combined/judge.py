@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from pagequeue import Message
 
 TOLD_MAX: Final = 4
+REST_SECONDS: Final = 20.0
+"""Until when the group gives out what is left."""
 
 
 def place_of(queue: Queue, name: str) -> int:
@@ -184,9 +187,10 @@ class Judge:
             did[state][sequence] += 1
         ended = did[ACKED] + did[REJECTED]
         rest = []
+        deadline = time.monotonic() + REST_SECONDS
         with queue.group(CREW) as group:
-            with contextlib.suppress(NothingReceived):
-                while True:
+            while group.lag and time.monotonic() < deadline:
+                with contextlib.suppress(NothingReceived):
                     for claim in group.claim_many(100, timeout=0.05):
                         rest.append(claim.message.sequence)
                         claim.ack()
