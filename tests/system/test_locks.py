@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -36,6 +37,48 @@ lock = FileLock(os.open(sys.argv[1], os.O_RDONLY), sys.argv[1])
 with lock.exclusive(5, "holding"):
     print("held", flush=True)
     time.sleep(60)
+"""
+
+KIND_AT = 16 if platform.libc_ver()[0] == "glibc" and sys.maxsize > 1 << 32 else None
+"""Where a mutex of glibc has its kind."""
+
+KINDS = """
+import sys
+from pathlib import Path
+from pagequeue import Queue, errors
+from pagequeue import format as fmt
+from pagequeue.meta.meta_file import field_of
+from stress.tampering import overwrite
+
+ELIDED = 0x100  # of no other kind, so that the invalid instruction is reached
+
+def ends(call):
+    try:
+        return repr(call())
+    except errors.CorruptMeta:
+        return "corrupt"
+    except errors.PageQueueError:
+        return "typed"
+
+path, at = sys.argv[1], int(sys.argv[2])
+with Queue(path) as queue:
+    producer = queue.producer()
+    group = queue.group("workers")
+    producer.send(b"one")
+    (table,) = Path(path).glob("*workers*")
+    places = [
+        (table, field_of(fmt.GROUP_META, "mutex") + at),
+        (Path(path, "queue-writeMeta"), field_of(fmt.WRITE_META, "mutex") + at),
+    ]
+    kinds = [(file, place, file.read_bytes()[place : place + 4]) for file, place in places]
+    for change in (*(1 << bit for bit in range(32)), None):
+        for file, place, kind in kinds:
+            number = ELIDED if change is None else int.from_bytes(kind, "little") ^ change
+            overwrite(file, place, number.to_bytes(4, "little"))
+        print(ends(lambda: producer.send(b"two")), ends(lambda: group.take(0)))
+    for file, place, kind in kinds:
+        overwrite(file, place, kind)
+    print(producer.send(b"two"), group.take(60).payload)
 """
 
 
@@ -246,6 +289,17 @@ def test_overwritten_writers_lock_is_a_typed_error(tmp_path: Path, sends: str) -
         assert caught.value.path == str(path)
         assert caught.value.position == field_of(fmt.WRITE_META, "mutex")
         assert payloads(queue.replay()) == [b"one"]
+
+
+@pytest.mark.skipif(KIND_AT is None, reason="not a mutex of glibc on 64 bits")
+def test_lock_of_another_kind_is_a_typed_error(tmp_path: Path) -> None:
+    """Glibc trusts the kind: lock elision is an invalid instruction for most processors."""
+    ended = subprocess.run(
+        [sys.executable, "-c", KINDS, str(tmp_path / "q"), str(KIND_AT)],
+        capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.splitlines() == ["corrupt typed"] * 33 + ["1 b'one'"]
 
 
 def test_thread_that_has_it_through_another_opening_is_refused_at_once(path: Path) -> None:

@@ -60,13 +60,8 @@ uint32_t pq_lock_abi(void) {
 
 int pq_lock_needs_fd(void) { return kind() == KIND_FLOCK; }
 
-/* Only while the caller alone has the queue open. */
-int pq_lock_reset(uint8_t *mutex) {
-    memset(mutex, 0, 64);
-    if (kind() == KIND_FLOCK) {
-        return 0;
-    }
 #if defined(__linux__)
+static int make(pthread_mutex_t *mutex) {
     pthread_mutexattr_t attributes;
     int error = pthread_mutexattr_init(&attributes);
     if (error == 0) {
@@ -75,11 +70,38 @@ int pq_lock_reset(uint8_t *mutex) {
             error = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
         }
         if (error == 0) {
-            error = pthread_mutex_init((pthread_mutex_t *)mutex, &attributes);
+            error = pthread_mutex_init(mutex, &attributes);
         }
         pthread_mutexattr_destroy(&attributes);
     }
     return error;
+}
+
+/* Whether it has the kind that it was made with. Another one was written over it, and glibc trusts
+ * it: for some it runs instructions that most processors do not have (lock elision), or aborts. */
+static int is_robust(const uint8_t *mutex) {
+#if defined(__GLIBC__)
+    static int made; /* 0 = not known */
+    if (made == 0) {
+        pthread_mutex_t example = {0};
+        if (make(&example) != 0) {
+            return 0;
+        }
+        made = example.__data.__kind;
+        pthread_mutex_destroy(&example);
+    }
+    return ((const pthread_mutex_t *)mutex)->__data.__kind == made;
+#else
+    return (void)mutex, 1;
+#endif
+}
+#endif
+
+/* Only while the caller alone has the queue open. */
+int pq_lock_reset(uint8_t *mutex) {
+    memset(mutex, 0, 64);
+#if defined(__linux__)
+    return kind() == KIND_FLOCK ? 0 : make((pthread_mutex_t *)mutex);
 #else
     return 0;
 #endif
@@ -183,6 +205,9 @@ int pq_lock_try(pq_lock *lock) {
         return foreign_try(lock);
     }
 #if defined(__linux__)
+    if (!is_robust(lock->mutex)) {
+        return EINVAL;
+    }
     int error = pthread_mutex_trylock((pthread_mutex_t *)lock->mutex);
     if (error == EOWNERDEAD) {
         /* Dies here: the next thread is told the same. The next append resolves what the dead
