@@ -54,8 +54,7 @@ from pagequeue import (
     merge,
 )
 from pagequeue import format as fmt
-from pagequeue.bulk import producer as bulk_producer
-from pagequeue.bulk import publisher, staged_pages
+from pagequeue.bulk import publisher, staged_pages, staging_queue
 from pagequeue.bulk.producer import BulkProducer
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
@@ -183,7 +182,7 @@ def test_a_staged_page_that_was_changed_is_not_published(tmp_path: Path, *, even
             at += fmt.frame_bytes(len(payload))
 
 
-@pytest.mark.parametrize(("kept", "again", "cores"), [(16, 0, 1), (1, 2, 1), (0, 3, 3), (1, 0, 3)])
+@pytest.mark.parametrize(("kept", "again", "cores"), [(16, 0, 1), (1, 2, 1), (0, 3, 3), (3, 0, 3)])
 def test_staged_pages_are_not_mapped_again_but_for_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, again: int, cores: int
 ) -> None:
@@ -196,7 +195,7 @@ def test_staged_pages_are_not_mapped_again_but_for_many(
         return real(*given)
 
     monkeypatch.setattr(staged_pages, "_map_again", map_again)
-    monkeypatch.setattr(bulk_producer, "MAPPED_MAX", kept)
+    monkeypatch.setattr(staging_queue, "MAPPED_MAX", kept)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
     with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
         producer.send(b"before")

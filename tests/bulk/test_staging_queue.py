@@ -12,7 +12,6 @@ import pytest
 
 from pagequeue import CorruptPage, DiskFull, Queue
 from pagequeue import format as fmt
-from pagequeue.bulk import producer as producer_module
 from pagequeue.bulk import staging_queue
 from pagequeue.bulk.chunk import chunk_of
 from pagequeue.bulk.publisher import BulkPublisher
@@ -179,7 +178,7 @@ def test_a_page_that_was_changed_is_not_published(
     queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch, suffix: str, number: int
 ) -> None:
     """Another process wrote there: neither its bytes nor its times come into the queue."""
-    monkeypatch.setattr(producer_module, "MAPPED_MAX", 0)
+    monkeypatch.setattr(staging_queue, "MAPPED_MAX", 0)
     store = internals(queue).store
     sent = [payload(100, i) for i in range(90)]
     with StagingDirectory(store) as path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from pagequeue import errors
 from pagequeue import format as fmt
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import Clock
 
 
-MAPPED_MAX: Final = 16
-"""So many staged pages stay mapped until they are committed; each has descriptors open."""
-
-
 class BulkProducer(Producer):
     """A producer with the steps of a bulk commit, for `bulk` alone.
 
@@ -36,10 +32,11 @@ class BulkProducer(Producer):
             many.
     """
 
-    __slots__ = ("_check", "_is_staging", "mapped")
+    __slots__ = ("_check", "_is_staging", "_kept", "mapped")
 
     _check: Callable[[], None] | None
     _is_staging: bool
+    _kept: int
     mapped: dict[int, WritablePage]
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
@@ -47,12 +44,14 @@ class BulkProducer(Producer):
         self = super().__new__(cls, store, clock, sync_every)
         self._check = None
         self._is_staging = False
+        self._kept = 0
         self.mapped = {}
         return self
 
-    def stage_only(self) -> None:
-        """Take memory where `fill_ahead` says so only, and make no page ahead."""
+    def stage_only(self, kept: int) -> None:
+        """Take memory where `fill_ahead` says so only, make no page ahead, keep so many mapped."""
         self._is_staging = True
+        self._kept = kept
 
     def fill_ahead(self, frame_bytes: int, count: int) -> None:
         """Take the memory for the next frames, `count` of them, which this thread sends then."""
@@ -115,7 +114,7 @@ class BulkProducer(Producer):
         else:
             self.send_many(payloads[begin:end], timestamps=times)
         page = self._page
-        if self._is_staging and page is not None and len(self.mapped) < MAPPED_MAX:
+        if page is not None and len(self.mapped) < self._kept:
             self.mapped[page.number] = page
 
     def roll_from(self, number: int) -> None:

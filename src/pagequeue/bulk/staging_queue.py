@@ -33,6 +33,8 @@ BATCH_BYTES: Final = 1 << 20
 """So much is sent at once: what is copied is in the processor's cache when it is checked."""
 FILL_BYTES: Final = 4 << 20
 """Memory is taken for so much at once."""
+MAPPED_MAX: Final = 16
+"""So many staged pages stay mapped until they are committed; each has descriptors open."""
 AT_ONCE_MAX: Final = 4
 """More threads than this wait for memory."""
 
@@ -79,7 +81,7 @@ class _StagingQueue:
         except BaseException:
             self._store.close()
             raise
-        self._producer.stage_only()
+        self._producer.stage_only(MAPPED_MAX // at_once())
         self._producer.require_record_bytes(store.schema.record_bytes)
 
     def close(self) -> None:
