@@ -251,18 +251,21 @@ class Tenant:
     def insist(self) -> None:
         """Send enough messages; refused ones are retried. At least one is sent at the end."""
         rng = random.Random(self.uid)
-        while True:
-            queue: Queue | None = None
+        handles: list[tuple[Queue, Producer]] = []
 
-            def opening() -> None:
-                nonlocal queue
-                queue = self.opened()
+        def opening() -> None:
+            queue = self.opened()
+            try:  # the active page can be one of zeros without blocks, after a large message
+                handles.append((queue, queue.producer()))
+            except BaseException:
+                queue.close()
+                raise
 
-            allowed(opening, "opening in a crowd")
-            if queue is not None:
-                break
-            time.sleep(PAUSE_SECONDS)
-        with queue, queue.producer() as producer:
+        while not handles:
+            if allowed(opening, "opening in a crowd"):
+                time.sleep(PAUSE_SECONDS)
+        queue, producer = handles.pop()
+        with queue, producer:
             while (self.room / WANTED).exists():
                 if self.number % 16 == 0 and self.enough_pages():
                     time.sleep(PAUSE_SECONDS)
