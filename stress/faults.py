@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-LOCK_TIMEOUT = 0.3
+LOCK_TIMEOUT = 5.0
+"""More than a busy machine lets a thread that prepares a page wait: no fault explains the error."""
 KEPT_DISK = "disk-at-"
 """Prefix of the directories that hold the disk at the time a number of messages was durable."""
 
