@@ -188,6 +188,19 @@ static int begins(const char *name, const char *with) {
     return strncmp(name, with, strlen(with)) == 0;
 }
 
+/* Whether a file below the queue's directory is a page or an index: of the queue's other
+ * directories, or staged. The test of these names is in `test_cut_simulator.py`. */
+static int is_page(const char *name) {
+    static const char *const names[] = {"queue-0",   "fragment-0", "empty-0",  "filled0-0",
+                                        "filled1-0", "filled2-0",  "filled3-0"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (begins(name, names[i])) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Files in the directories below have no name here until they get one: their pages and indexes are
  * recorded, so that a sync before that counts. */
 static void look_in(int folder, int depth) {
@@ -208,8 +221,7 @@ static void look_in(int folder, int depth) {
                     look_in(below, depth + 1);
                     close(below);
                 }
-            } else if (depth == 0 || begins(name, "queue-0") || begins(name, "fragment-0") ||
-                       begins(name, "empty-0")) {
+            } else if (depth == 0 || is_page(name)) {
                 look_at_entry(folder, name, entry->d_ino);
             }
         }

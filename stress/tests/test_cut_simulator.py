@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pagequeue import format as fmt
+from pagequeue.bulk.staged_fragments import STAGED_PREFIX
+from pagequeue.bulk.staged_pages import EMPTY_PREFIX
+from pagequeue.bulk.staging_queue import AT_ONCE_MAX, FILLED_PREFIX
 from stress import driver
 from stress import no_simulated_cut_loses_what_was_flushed as campaign
 from stress.campaign import Budget
@@ -51,6 +55,17 @@ with recorder.recording(str(directory)):
             pass
 Recording("test", 0, recorder.log(), frames_in(directory)).save(result)
 """
+
+
+def test_recorder_knows_all_names_of_staged_pages() -> None:
+    """Else it does not see that they were synced before they got their names."""
+    text = (ROOT / "stress" / "harness" / "recorder.c").read_text(encoding="utf-8")
+    listed = text[
+        text.index("const names[] = {") : text.index("};", text.index("const names[] = {"))
+    ]
+    prefixes = {name.removesuffix("-0") for name in re.findall(r'"([^"]*)"', listed)}
+    filled = {f"{FILLED_PREFIX}{number}" for number in range(AT_ONCE_MAX)}
+    assert prefixes == {"queue", STAGED_PREFIX, EMPTY_PREFIX} | filled
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,8 @@ BATCH_BYTES: Final = 1 << 20
 """So much is sent at once: what is copied is in the processor's cache when it is checked."""
 FILL_BYTES: Final = 4 << 20
 """Memory is taken for so much at once."""
+FILLED_PREFIX: Final = "filled"
+"""Prefix of the names of staged pages with frames; the number of the temporary queue follows."""
 MAPPED_MAX: Final = 16
 """So many staged pages stay mapped until they are committed; each has descriptors open."""
 AT_ONCE_MAX: Final = 4
@@ -189,7 +191,7 @@ class StagingQueues:
         """Return queues, the one with an open page first."""
         while len(self._queues) < count:
             number = len(self._queues)
-            self._queues.append(_StagingQueue(self._owner, self._path, f"filled{number}"))
+            self._queues.append(_StagingQueue(self._owner, self._path, f"{FILLED_PREFIX}{number}"))
         if self._open is None:
             return self._queues[:count]
         others = [queue for queue in self._queues if queue is not self._open]
