@@ -299,7 +299,7 @@ def test_lock_of_another_kind_is_a_typed_error(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == ["corrupt typed"] * 33 + ["1 b'one'"]
+    assert ended.stdout.splitlines() == ["corrupt corrupt"] * 33 + ["1 b'one'"]
 
 
 def test_thread_that_has_it_through_another_opening_is_refused_at_once(path: Path) -> None:

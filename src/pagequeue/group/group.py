@@ -15,7 +15,7 @@ from pagequeue import format as fmt
 from pagequeue.group.async_claim import Found, claimed, seconds_until
 from pagequeue.group.dead_letters import DeadLetters, reason_of
 from pagequeue.meta.group_table import GroupTable
-from pagequeue.meta.meta_file import lost_meta
+from pagequeue.meta.meta_file import field_of, lost_meta, truncated_meta
 from pagequeue.page.compressed_page import BlockInflater
 from pagequeue.page.header import REMEDY
 from pagequeue.page.large_message import large_message
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Place, Store
     from pagequeue.util.literals import OnExpired
 
+MUTEX_AT: Final = field_of(fmt.GROUP_META, "mutex")
 MANY_MAX = 1 << 20
 CLOSE_SECONDS = 1.0
 """Closing waits so long for a flush of another process."""
@@ -691,6 +692,9 @@ def refusal(path: str, file: GroupTable, event: int, value: int) -> errors.PageQ
         return _nothing_received(path, file, value)
     if event == _core.EVENT_LOST:
         return lost_meta(file.path, file.region.lost_at)
+    if event == _core.EVENT_NO_LOCK and not _core.LOCK_NEEDS_FD:  # its content is wrong
+        cut = truncated_meta(file.path, len(file.region))
+        return cut or file.corrupt(MUTEX_AT, "its lock was overwritten")
     if event == _core.EVENT_LEASE_LOST:
         return errors.LeaseLost(
             f"the claim of message {value} is not live any more: its lease ended or the message "

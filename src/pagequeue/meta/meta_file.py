@@ -100,6 +100,18 @@ def lost_meta(path: str, position: int) -> errors.CorruptMeta:
     )  # fmt: skip
 
 
+def truncated_meta(path: str, size_bytes: int) -> errors.CorruptMeta | None:
+    """Return the error for a meta file that is shorter than it was; None: it is not.
+
+    Inside of its last OS page that is no fault: what was cut off reads as zeros, the lock too.
+    """
+    with contextlib.suppress(OSError):
+        size = os.stat(path, follow_symlinks=False).st_size
+        if size < size_bytes:
+            return lost_meta(path, size)
+    return None
+
+
 def identity_checksum(queue_id: bytes, magic: bytes, name: str = "") -> int:
     """Return the checksum of a shared meta file, over what never changes.
 

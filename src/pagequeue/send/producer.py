@@ -26,7 +26,7 @@ from pagequeue.columns.inputs import (
     items_of,
     times_of,
 )
-from pagequeue.meta.meta_file import field_of, lost_meta
+from pagequeue.meta.meta_file import field_of, lost_meta, truncated_meta
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.page import FIRST_SEQUENCE_AT, lost_page
 from pagequeue.send import async_send
@@ -998,7 +998,7 @@ def _release(store: Store, page: WritablePage, count: int) -> None:
 
 
 def _no_lock(store: Store, number: int) -> errors.CorruptMeta:
-    """Return the error for a writers' lock that was overwritten.
+    """Return the error for a writers' lock that was overwritten, or truncated away.
 
     Raises:
         SystemLimit: the system refused a lock for another reason than the file's content.
@@ -1006,7 +1006,7 @@ def _no_lock(store: Store, number: int) -> errors.CorruptMeta:
     path, words = store.write_meta.path, os.strerror(number)
     if _core.LOCK_NEEDS_FD:  # the lock is not in the file
         raise_typed(OSError(number, words), path, "taking the writers' lock")
-    return errors.CorruptMeta(
+    return truncated_meta(path, fmt.WRITE_META_FILE_BYTES) or errors.CorruptMeta(
         f"the writers' lock in this file is corrupt ({words}): the file was overwritten while in "
         "use",
         path=path, position=field_of(fmt.WRITE_META, "mutex"), reason="writers' lock",

@@ -88,6 +88,12 @@ int pq_writer_run(Writer *self, attempt *try, int free_gil) {
     self->inside += 1;
     lock_outcome outcome = pq_locked_call_run(&call);
     self->inside -= 1;
+    if (outcome == LOCK_ERROR && self->meta != NULL) { /* the lock reads as zeros if it was cut off */
+        pq_meta_probe(self->meta);
+        if (pq_region_lost(self->meta)) {
+            return PQ_APPEND_LOST;
+        }
+    }
     pq_locked_call_raise(&call, outcome, (PyObject *)self);
     return outcome == LOCK_TAKEN ? (int)try->result : -1;
 }
