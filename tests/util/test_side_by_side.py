@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -16,6 +18,9 @@ from pagequeue.util.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
+
+    from _typeshed import TraceFunction
 
 
 def raising(error: BaseException) -> Callable[[], NoReturn]:
@@ -108,3 +113,57 @@ def test_an_interrupted_call_waits_for_its_threads() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert done == [1, 1]
+
+
+class Stop(Exception):
+    """What a signal handler raises."""
+
+
+def test_what_a_handler_raises_at_any_step_ends_the_wait_and_loses_no_thread() -> None:
+    """Also between taking what a thread said and counting it: the wait would never end."""
+    for step in itertools.count(1):
+        running: list[int] = []
+
+        def task(running: list[int] = running) -> None:
+            running.append(1)
+            time.sleep(0.005)
+            running.pop()
+
+        where = interrupted_at(step, [bool, task, task])
+        assert not running, where
+        if where is None:
+            break
+    assert step > 100
+
+
+def interrupted_at(step: int, tasks: list[Callable[[], object]]) -> str | None:
+    """Run tasks, and raise at a step of the caller's; return which one, None: after the end."""
+    where: list[str] = []
+    ended: list[bool] = []
+    steps = itertools.count(1)
+
+    def trace(frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        code = frame.f_code
+        if code.co_filename != module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == step:
+            where.append(f"{code.co_name}:{frame.f_lineno}")
+            raise Stop
+        return trace
+
+    def call() -> None:
+        sys.settrace(trace)
+        try:
+            side_by_side(tasks)
+        except Stop:
+            pass
+        finally:
+            sys.settrace(None)
+        ended.append(True)
+
+    caller = threading.Thread(target=call, daemon=True)
+    caller.start()
+    caller.join(30)
+    assert ended, where
+    return where[0] if where else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -16,53 +17,75 @@ if TYPE_CHECKING:
 def side_by_side(tasks: Sequence[Callable[[], object]]) -> None:
     """Run tasks at the same time, and wait for all of them.
 
-    The first one runs in this thread, and each for which the system gives no thread.
+    The first one runs in this thread, and each that no other thread has taken by then: the system
+    gives none, for example.
 
     Raises:
         What the first of them that failed raised; or what a signal handler raised meanwhile.
     """
-    failed: dict[int, BaseException] = {}
-    ended: SimpleQueue[int] = (
-        SimpleQueue()
-    )  # not `join`: CPython's believes it when a handler raises
-    threads: list[DaemonThread] = []
-
-    def run(number: int) -> None:
-        try:
-            tasks[number]()
-        except BaseException as error:  # noqa: BLE001 - raised by the caller
-            failed[number] = error
-
-    def run_in_thread(number: int) -> None:
-        run(number)
-        ended.put(number)
-
-    try:
-        for number in range(1, len(tasks)):
-            threads.append(DaemonThread(partial(run_in_thread, number), "pagequeue-task"))
-            try:
-                threads[-1].start()
-            except errors.SystemLimit:
-                threads.pop()
-                run(number)
-        if tasks:
-            run(0)
-    finally:
-        _await(ended, sum(thread.ident is not None for thread in threads))
-    for thread in threads:
-        thread.join()
-    for number in sorted(failed):
-        raise failed[number]
-
-
-def _await(ended: SimpleQueue[int], count: int) -> None:
-    """Wait for threads, whatever signal handlers raise meanwhile, and raise that then."""
+    run = _Run(tasks)
     raised: BaseException | None = None
-    while count:
+    is_begun = False
+    while True:
         try:
-            ended.get()
-            count -= 1
+            if not is_begun:
+                is_begun = True
+                run.begin()
+            run.wait()
+            break
         except BaseException as error:  # noqa: BLE001 - raised below
             raised = error
     if raised is not None:
         raise raised
+    for thread in run.threads:
+        thread.join()
+    for number in sorted(run.failed):
+        raise run.failed[number]
+
+
+class _Run:
+    """Tasks that are run, once.
+
+    A signal handler can raise between any two steps of the caller's: what threads say is kept, and
+    counted anew after each interruption.
+    """
+
+    def __init__(self, tasks: Sequence[Callable[[], object]]) -> None:
+        self._tasks = tasks
+        self._takers: dict[int, int] = {}
+        """By task: the number of the thread that has it, which came first; 0: the caller's."""
+        self._done: list[int] = []
+        # Not `join`: CPython's believes that a thread has ended when a handler raises.
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        self.failed: dict[int, BaseException] = {}
+        self.threads: list[DaemonThread] = []
+
+    def begin(self) -> None:
+        """Start threads, and run in this one what they have not taken."""
+        for number in range(1, len(self._tasks)):
+            thread = DaemonThread(partial(self._run_in_thread, number), "pagequeue-task")
+            with contextlib.suppress(errors.SystemLimit):
+                thread.start()
+                self.threads.append(thread)
+        for number in range(len(self._tasks)):
+            if self._takers.setdefault(number, 0) == 0:
+                self._run(number)
+
+    def wait(self) -> None:
+        """Wait for the threads that have a task; the others get none any more."""
+        for number in range(len(self._tasks)):
+            self._takers.setdefault(number, 0)
+        while sum(map(bool, self._takers.values())) > len(self._done):
+            self._ended.get()
+
+    def _run(self, number: int) -> None:
+        try:
+            self._tasks[number]()
+        except BaseException as error:  # noqa: BLE001 - raised by the caller
+            self.failed[number] = error
+
+    def _run_in_thread(self, number: int) -> None:
+        if self._takers.setdefault(number, number) == number:
+            self._run(number)
+            self._done.append(number)
+            self._ended.put(None)
