@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pagequeue import CorruptPage, DiskFull, Queue
+from pagequeue import CorruptPage, DiskFull, InvalidOption, Queue
 from pagequeue import format as fmt
 from pagequeue.bulk import staging_queue
 from pagequeue.bulk.chunk import chunk_of
@@ -19,6 +19,7 @@ from pagequeue.bulk.staged_pages import stage
 from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.page.page import WritablePage
 from pagequeue.queue.queue import internals
+from pagequeue.send import producer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -197,3 +198,22 @@ def test_a_page_that_was_changed_is_not_published(
         assert producer.send(b"next") == 0
     assert [item for item, _ in received(queue)] == [b"next"]
     assert queue.verify().ok
+
+
+@pytest.mark.parametrize("size", [100, 2_990, 3_010])
+def test_a_list_that_changes_while_it_is_read_needs_times_all_the_same(
+    queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """What another thread adds or takes has no time, or shifts those of the others."""
+    given = [b"0123456789"] * 3_000
+    times = np.full(len(given), 1 << 62, np.int64)
+
+    def changed(*_: object) -> bool:
+        given[:] = [b"0123456789"] * size
+        return True
+
+    monkeypatch.setattr(producer, "_is_more", changed)
+    with queue.producer() as sender:
+        with pytest.raises(InvalidOption, match=f"3000 timestamps for {size} messages"):
+            sender.send_many(given, timestamps=times)
+        assert sender.send(b"next") == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from array import array
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,29 @@ def test_measured_holds_payloads_and_takes_their_sizes(kind: type[Any]) -> None:
     del held, given
     assert [sys.getrefcount(item) for item in items] == before
     assert _core.measured(kind()) == ((), b"")
+
+
+@pytest.mark.parametrize("change", [-40, -100, 7])
+def test_measured_holds_what_a_garbage_collection_left(change: int) -> None:
+    """Making a tuple can collect garbage before Python 3.12, and finalizers can change the list."""
+    given = [b"abc"] * 100
+
+    def collected(*_: object) -> None:
+        if len(given) == 100:
+            given[:] = given[:change] if change < 0 else given * change
+
+    before = gc.get_threshold()
+    gc.collect()
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    try:
+        held, lengths = _core.measured(given)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collected)
+    assert held == (b"abc",) * len(held)
+    assert np.frombuffer(lengths, np.int64).tolist() == [3] * len(held)
+    assert len(held) in {100, 100 + change}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pagequeue.bulk.chunk import Chunk, chunk_of, fits_one_page
 from pagequeue.bulk.publisher import BulkPublisher, check_no_ring, too_many_pages
 from pagequeue.bulk.staged_pages import Staging, stage
 from pagequeue.bulk.staging_directory import StagingDirectory
-from pagequeue.columns.inputs import COLUMNS, bytes_of
+from pagequeue.columns.inputs import COLUMNS, bytes_of, check_count
 from pagequeue.page.fragments import fragment_count, fragment_rooms
 from pagequeue.send.producer import Producer, overtaken
 
@@ -75,6 +75,7 @@ def append_pages(
         chunk = Chunk(payloads, payloads.lengths, moments)
     else:
         chunk = chunk_of(payloads, moments)
+        check_count(times, len(chunk.lengths))  # other threads can change a list until here
     if unless_one and fits_one_page(store.meta, chunk.lengths):
         return None
     check_size(store, chunk.lengths)

@@ -175,6 +175,11 @@ PyObject *pq_core_measured(PyObject *Py_UNUSED(module), PyObject *payloads) {
     }
     Py_ssize_t count = PySequence_Size(payloads);
     PyObject *held = is_tuple ? payloads : PyTuple_New(count);
+    while (held != NULL && PySequence_Size(payloads) < count) { /* by a garbage collection */
+        Py_DECREF(held);
+        count = PySequence_Size(payloads);
+        held = PyTuple_New(count);
+    }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
     PyObject *result = NULL;
     if (held != NULL && bytes != NULL) {
