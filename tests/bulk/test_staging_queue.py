@@ -217,3 +217,19 @@ def test_a_list_that_changes_while_it_is_read_needs_times_all_the_same(
         with pytest.raises(InvalidOption, match=f"3000 timestamps for {size} messages"):
             sender.send_many(given, timestamps=times)
         assert sender.send(b"next") == 0
+
+
+def test_cores_that_change_at_any_time_lose_and_repeat_no_message(
+    queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I2: `taskset`, a control group or another thread changes them between any two calls."""
+    counts = random.Random(1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(counts.randint(1, 5)))
+    for seed in range(5):
+        before = queue.info().tail_sequence
+        given = [payload(size, seed) for size in range(300)]
+        with queue.producer() as sender:
+            assert sender.send_many(given) == range(before, before + len(given))
+    assert [data for data, _ in received(queue)] == [
+        payload(size, seed) for seed in range(5) for size in range(300)
+    ]

@@ -420,7 +420,7 @@ def assign_sequences(
                     _FilledPage(folder, store.meta, page, header, time, number <= chained_to)
                 )
                 last = filled[-1].last_timestamp
-                if len(filled) == at_once():
+                if len(filled) >= at_once():
                     assign_filled()
         assign_filled()
     finally:

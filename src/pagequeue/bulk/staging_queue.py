@@ -164,7 +164,8 @@ class StagingQueues:
             yield from self.seal()
             del parts[0]
         while parts:
-            these, parts = parts[: at_once()], parts[at_once() :]
+            count = at_once()  # asked once: another process can change it at any time
+            these, parts = parts[:count], parts[count:]
             queues = self._some(len(these))
             self._open = None if parts else queues[-1]
             side_by_side([
