@@ -56,10 +56,15 @@ def frame_units(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return (lengths + FRAME_PAD) >> UNIT_SHIFT
 
 
+def frame_bytes(lengths: NDArray[np.int64]) -> int:
+    """Return how many bytes of a page the frames of payloads take."""
+    return int(frame_units(lengths).sum()) * UNIT_BYTES
+
+
 def fits_one_page(meta: AllMeta, lengths: NDArray[np.int64]) -> bool:
     """Whether payloads of some lengths fit into one page."""
-    room = (meta.page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES) // UNIT_BYTES
-    return len(lengths) <= meta.index_capacity and int(frame_units(lengths).sum()) <= room
+    room = meta.page_bytes - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
+    return len(lengths) <= meta.index_capacity and frame_bytes(lengths) <= room
 
 
 def part_of(chunk: Chunk, begin: int, end: int) -> Chunk:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.chunk import Chunk
+from pagequeue.bulk.chunk import Chunk, frame_bytes
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.columns import inputs
 from pagequeue.columns.inputs import FixedRows, VarRows
@@ -50,11 +50,7 @@ class Messages:
         self._parts = [(part, _lengths(part)) for part in parts]
         self._times = times
         self.count: int = sum(len(lengths) for _, lengths in self._parts)
-        steps = (
-            -(-(lengths + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES)
-            for _, lengths in self._parts
-        )
-        self.frame_bytes: int = sum(int(step.sum()) for step in steps) * fmt.FRAME_ALIGN_BYTES
+        self.frame_bytes: int = sum(frame_bytes(lengths) for _, lengths in self._parts)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all messages in order."""

@@ -105,11 +105,10 @@ class BulkProducer(Producer):
         """Send messages `begin` to `end` of a chunk, which fit into one page, as a batch."""
         payloads = chunk.payloads
         times = None if chunk.times is None else chunk.times[begin:end]
+        moments = None if times is None else times.tobytes()
         if type(payloads) is tuple:
-            moments = None if times is None else times.tobytes()
             self._send_many(payloads, moments, None, None, begin, end)
         elif isinstance(payloads, COLUMNS):
-            moments = None if times is None else times.tobytes()
             self._send_columns(payloads.part(begin, end), moments)
         else:
             self.send_many(payloads[begin:end], timestamps=times)

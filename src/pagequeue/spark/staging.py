@@ -30,8 +30,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pagequeue import _core, errors
-from pagequeue import format as fmt
 from pagequeue.bulk.chunk import Chunk
+from pagequeue.bulk.chunk import frame_bytes as frame_bytes_of
 from pagequeue.bulk.staging_directory import ENDED, staged_directory
 from pagequeue.spark.columns import PAYLOAD, TIME
 from pagequeue.spark.record_columns import payloads_of
@@ -171,7 +171,7 @@ def stage(
                     writer = pa.ipc.new_stream(sink, rows.schema)
                 writer.write_batch(rows)
                 count += rows.num_rows
-                frame_bytes += _frame_bytes(rows.column(PAYLOAD))
+                frame_bytes += frame_bytes_of(_lengths(rows.column(PAYLOAD)))
             if writer is not None:
                 writer.close()
             os.fsync(file.fileno())
@@ -224,11 +224,6 @@ def _whole(batch: Any, name: str) -> Any:  # noqa: ANN401 - the same
 def _lengths(payloads: Any) -> NDArray[np.int64]:  # noqa: ANN401 - the same
     lengths = pc.binary_length(payloads).to_numpy(zero_copy_only=False)
     return np.asarray(lengths, np.int64)
-
-
-def _frame_bytes(payloads: Any) -> int:  # noqa: ANN401 - pyarrow is not typed
-    padded = -(-(_lengths(payloads) + fmt.FRAME_HEADER_BYTES) // fmt.FRAME_ALIGN_BYTES)
-    return int(padded.sum()) * fmt.FRAME_ALIGN_BYTES
 
 
 class StagedRows:
