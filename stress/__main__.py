@@ -104,8 +104,11 @@ def show_list(*, as_json: bool) -> None:
     width = max(map(len, names), default=0)
     for name in names:
         forbids = summary(name)
-        print(json.dumps({"campaign": name, "forbids": forbids}) if as_json else
-              f"{name:{width}}  {forbids}")  # fmt: skip
+        print(
+            json.dumps({"campaign": name, "forbids": forbids})
+            if as_json
+            else f"{name:{width}}  {forbids}"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -43,8 +43,16 @@ def main(directory: str, life: int, reader: str) -> None:
     source, table = str(there / "from"), str(there / "table")
     rng = random.Random(life)
     if not stop.is_set():
-        archive(spark, source, table, every=0.1, consumer="spark", stop=stop,
-                maxRecordsPerTrigger=700, reader=reader_of(reader, rng))  # fmt: skip
+        archive(
+            spark,
+            source,
+            table,
+            every=0.1,
+            consumer="spark",
+            stop=stop,
+            maxRecordsPerTrigger=700,
+            reader=reader_of(reader, rng),
+        )
     archive(spark, source, table, consumer="spark", reader=reader_of(reader, rng))
     (there / "archived").touch()
     slice_count = -(-sum(table_layout.ends(table).values()) // SLICES) or 1

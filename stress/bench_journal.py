@@ -178,9 +178,12 @@ def _compare(
 def _ratio(name: str, goal: float, found: list[tuple[float, float]]) -> Figure:
     ours, theirs = (statistics.median(one) for one in zip(*found, strict=True))
     return Figure(
-        f"{name}, times as fast as SQLite", median_ratio(found), "x", goal,
+        f"{name}, times as fast as SQLite",
+        median_ratio(found),
+        "x",
+        goal,
         details={"ours": f"{ours * 1e6:.1f} us a task", "SQLite": f"{theirs * 1e6:.1f} us a task"},
-    )  # fmt: skip
+    )
 
 
 def task_cycle(base: Path, *, quick: bool) -> list[Figure]:
@@ -192,14 +195,24 @@ def task_cycle(base: Path, *, quick: bool) -> list[Figure]:
     return [
         _compare(base, "one by one", CYCLE_GOAL, count=count, many=False, durable=False, **common),
         _compare(
-            base, f"{AT_ONCE} at once", CYCLE_GOAL, count=max(1, count // AT_ONCE), many=True,
-            durable=False, **common,
+            base,
+            f"{AT_ONCE} at once",
+            CYCLE_GOAL,
+            count=max(1, count // AT_ONCE),
+            many=True,
+            durable=False,
+            **common,
         ),
         _compare(
-            base, "one by one, durable", CYCLE_GOAL, count=durable, many=False, durable=True,
+            base,
+            "one by one, durable",
+            CYCLE_GOAL,
+            count=durable,
+            many=False,
+            durable=True,
             rounds=min(rounds, DURABLE_ROUNDS),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _share(
@@ -290,13 +303,14 @@ def send_at(base: Path, *, quick: bool) -> list[Figure]:
         found = in_turns({"send": taken(plain), "send(at=)": taken(on_condition)}, rounds)
     return [
         Figure(
-            "send(at=) to send", median_ratio(list(zip(*found.values(), strict=True))), "x",
-            SEND_GOAL, is_bound=True,
-            details={
-                name: f"{statistics.median(one) * 1e9:.0f} ns" for name, one in found.items()
-            },
+            "send(at=) to send",
+            median_ratio(list(zip(*found.values(), strict=True))),
+            "x",
+            SEND_GOAL,
+            is_bound=True,
+            details={name: f"{statistics.median(one) * 1e9:.0f} ns" for name, one in found.items()},
         )
-    ]  # fmt: skip
+    ]
 
 
 class Count:
@@ -328,8 +342,10 @@ def replay(base: Path, *, quick: bool) -> list[Figure]:
     count = 10_000 if quick else REPLAYED
     figures = []
     kinds: list[tuple[CodecName, object]] = [
-        ("bytes", b"x" * 100), ("msgpack", ["a", 5]), ("json", ["a", 5]),
-    ]  # fmt: skip
+        ("bytes", b"x" * 100),
+        ("msgpack", ["a", 5]),
+        ("json", ["a", 5]),
+    ]
     for codec, entry in kinds:
         directory = base / codec
         with Journal(directory, Count(), codec=codec, page_bytes=64 << 20) as journal:
@@ -345,10 +361,13 @@ def replay(base: Path, *, quick: bool) -> list[Figure]:
                 assert journal.state == count
         figures.append(
             Figure(
-                f"replay, {codec}, in processor time", statistics.median(rates), "entries/s",
-                REPLAY_GOAL, details={"by the wall's clock": f"{statistics.median(walls):,.0f}"},
+                f"replay, {codec}, in processor time",
+                statistics.median(rates),
+                "entries/s",
+                REPLAY_GOAL,
+                details={"by the wall's clock": f"{statistics.median(walls):,.0f}"},
             )
-        )  # fmt: skip
+        )
     return figures
 
 
@@ -382,11 +401,14 @@ def reopening(base: Path, *, quick: bool) -> list[Figure]:
     times = list(seconds.values())
     return [
         Figure(
-            "reopening, slowest to fastest", max(times) / min(times), "x", REOPEN_GOAL,
+            "reopening, slowest to fastest",
+            max(times) / min(times),
+            "x",
+            REOPEN_GOAL,
             is_bound=True,
             details={text: f"{one * 1e3:.2f} ms" for text, one in seconds.items()},
         )
-    ]  # fmt: skip
+    ]
 
 
 def _churn(store: TaskStore, entries: int) -> None:
@@ -462,8 +484,10 @@ def fairness(base: Path, *, quick: bool) -> list[Figure]:
     )
     return [
         Figure(
-            "of four alike, the one with the fewest updates, to a fair share", alike[0][1] / mean,
-            "x", FAIR_GOAL,
+            "of four alike, the one with the fewest updates, to a fair share",
+            alike[0][1] / mean,
+            "x",
+            FAIR_GOAL,
             details={
                 "updates": ", ".join(f"{done:,}" for _, done, _ in alike),
                 "longest update": f"{max(one for _, _, one in alike) * 1e3:.0f} ms",
@@ -471,14 +495,17 @@ def fairness(base: Path, *, quick: bool) -> list[Figure]:
         ),
         Figure(
             f"one whose decide takes {SLOW_SECONDS * 1e3:g} ms among three quick ones, to a fair "
-            "share", PROCESSES * slow / alone, "x", FAIR_GOAL,
+            "share",
+            PROCESSES * slow / alone,
+            "x",
+            FAIR_GOAL,
             details={
                 "its updates; alone": f"{slow:,}; {alone:,}",
                 "its longest update": f"{longest * 1e3:.0f} ms",
                 "updates of the others": ", ".join(f"{done:,}" for _, done, _ in others),
             },
         ),
-    ]  # fmt: skip
+    ]
 
 
 CASES: dict[str, Case] = {

@@ -88,28 +88,37 @@ def axes() -> dict[str, Axis]:
     both = {OURS: ("ours", "PageQueue"), ZEROMQ: ("zeromq", "ZeroMQ")}
     return {
         "producers": Axis(
-            "producers into one consumer, one call each, 100 B", both,
-            lambda count: ((*[produce] * count, consume_mixed),), last_first_to_last,
+            "producers into one consumer, one call each, 100 B",
+            both,
+            lambda count: ((*[produce] * count, consume_mixed),),
+            last_first_to_last,
             {OURS: 2_000_000, ZEROMQ: 600_000},
         ),
         "workers": Axis(
-            "workers of a group that claim and acknowledge; ZeroMQ's forget", {
-                OURS: ("our_group", "GroupQueue"), ZEROMQ: ("zeromq", "ZeroMQ"),
+            "workers of a group that claim and acknowledge; ZeroMQ's forget",
+            {
+                OURS: ("our_group", "GroupQueue"),
+                ZEROMQ: ("zeromq", "ZeroMQ"),
             },
-            lambda count: ((hand_out, *[work] * count),), shared_out,
+            lambda count: ((hand_out, *[work] * count),),
+            shared_out,
             {OURS: 1_000_000, ZEROMQ: 600_000},
         ),
         "readers": Axis(
-            "readers that each get all, one call each, 100 B", both,
-            lambda count: ((produce, *[consume] * count),), last_first_to_last,
+            "readers that each get all, one call each, 100 B",
+            both,
+            lambda count: ((produce, *[consume] * count),),
+            last_first_to_last,
             {OURS: 1_000_000, ZEROMQ: 300_000},
         ),
         "columns": Axis(
-            "readers of all as columns of NumPy, together", {OURS: ("our_group", "ColumnQueue")},
-            lambda count: ((produce_batches,), (read_columns,) * count), all_readers,
+            "readers of all as columns of NumPy, together",
+            {OURS: ("our_group", "ColumnQueue")},
+            lambda count: ((produce_batches,), (read_columns,) * count),
+            all_readers,
             {OURS: 4_000_000},
         ),
-    }  # fmt: skip
+    }
 
 
 def label_of(peer: str, number: int) -> str:

@@ -55,9 +55,14 @@ def guarantees(rows: Sequence[Did]) -> tuple[set[int], set[int], int]:
 
 
 def many_cuts(  # one of them is used afterwards; these are only checked
-    group_file: Path, image: Path, rows: Sequence[Did], room: Path, buried: set[int],
-    rng: random.Random, count: int,
-) -> list[str]:  # fmt: skip
+    group_file: Path,
+    image: Path,
+    rows: Sequence[Did],
+    room: Path,
+    buried: set[int],
+    rng: random.Random,
+    count: int,
+) -> list[str]:
     """Cut the power so often, and return what is wrong with what recovery made of it."""
     from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
     from pagequeue.meta.group_table import GroupTable, recover_groups  # noqa: PLC0415

@@ -57,13 +57,23 @@ ERRORS: Final[Mapping[str, tuple[str, ...]]] = {
     "close": ("EIO", *_ROOM, "EINTR"),
     "chmod": ("EIO", "EROFS", "EACCES"),
     "statfs": ("EIO", "ENOMEM", "EACCES"),
-}  # fmt: skip
+}
 """The possible outcomes of each call; `short`: half of the bytes."""
 
 LIMITED: Final = {
-    "open", "mmap", "read", "write", "fallocate", "ftruncate", "fsync", "fdatasync", "msync",
-    "rename", "unlink", "mkdir",
-}  # fmt: skip
+    "open",
+    "mmap",
+    "read",
+    "write",
+    "fallocate",
+    "ftruncate",
+    "fsync",
+    "fdatasync",
+    "msync",
+    "rename",
+    "unlink",
+    "mkdir",
+}
 """Kinds of calls that use up something, or change what is on the disk."""
 SERVICES: Final = ("system.", "page.", "util.", "meta.", "store.store:")
 """Modules in which the calls are made for all others: what counts is which others."""
@@ -161,9 +171,10 @@ def ordered(
     by_outcome = [_by_outcome(found, rng) for found in columns.values()]
     rng.shuffle(by_outcome)
     calls = Counter(
-        level for key in {(case[:3], tuple(key)) for case, key in keys.items()}
+        level
+        for key in {(case[:3], tuple(key)) for case, key in keys.items()}
         for level in enumerate(key[1])
-    )  # fmt: skip
+    )
     seen: set[tuple[int, tuple[str, int]]] = set()
     turns: Counter[tuple[str, int]] = Counter()
     ranked = []

@@ -134,8 +134,10 @@ class Witness:
 
         tail = self.scenario.tail
         allowed: dict[str, tuple[int | None, ...]] = {
-            DONE: (tail,), BEHIND: self.scenario.places, NEW: (None, 0, 10),
-        }  # fmt: skip
+            DONE: (tail,),
+            BEHIND: self.scenario.places,
+            NEW: (None, 0, 10),
+        }
         for name, places in allowed.items():
             if name not in cursors:
                 assert None in places, f"{name} is gone"
@@ -251,8 +253,9 @@ def run(budget: Budget, scenarios: tuple[Scenario, ...]) -> Outcome:
             wrong = one_case(base, template, scenario, steps, deaths.died, survives=survives)
             outcome.violations += [
                 f"{scenario.name}, died at {', then '.join(map(str, steps))}, "
-                f"{'with' if survives else 'without'} a survivor: {w}" for w in wrong
-            ]  # fmt: skip
+                f"{'with' if survives else 'without'} a survivor: {w}"
+                for w in wrong
+            ]
             outcome.cases += len(steps)
     tried = outcome.cases - len(scenarios)
     outcome.notes = {"tried": tried, **deaths.notes()}

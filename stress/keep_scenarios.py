@@ -226,10 +226,12 @@ _CURSORS: Final = (
     Scenario("skip", _seek_latest, places=(BEHIND_AT, WITH_LARGE.total)),
     Scenario("make a consumer", _make),
     Scenario("make a consumer and trim", _make_and_trim, pages=3),
-    Scenario("remove a consumer and recreate it", _remove_and_make,
-             places=(BEHIND_AT, None, WITH_LARGE.total)),
-    Scenario("acknowledge while retention runs", _ack, pages=3,
-             places=(BEHIND_AT, BEHIND_AT + ON)),
+    Scenario(
+        "remove a consumer and recreate it",
+        _remove_and_make,
+        places=(BEHIND_AT, None, WITH_LARGE.total),
+    ),
+    Scenario("acknowledge while retention runs", _ack, pages=3, places=(BEHIND_AT, BEHIND_AT + ON)),
     Scenario("recover with a cursor ahead of the tail", _nothing, cut=True),
-)  # fmt: skip
+)
 CURSORS: Final = tuple(replace(scenario, layout=WITH_LARGE) for scenario in _CURSORS)

@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 
 PAGE_BYTES: Final = 8192
 SHAPE: Final = Shape(
-    payload_bytes_max=1800, batch_bytes_max=5000, batch_count_max=6, large_parts=10,
+    payload_bytes_max=1800,
+    batch_bytes_max=5000,
+    batch_count_max=6,
+    large_parts=10,
     large_bytes=9000,
-)  # fmt: skip
+)
 CONSUMERS: Final = 2
 READERS: Final = 2
 PRODUCERS: Final = 2
@@ -109,9 +112,13 @@ class Terms:
             drop_acknowledged=self.acknowledged,
         )
         return Queue(
-            path, page_bytes=PAGE_BYTES, sync=roles.SYNCS[uid % len(roles.SYNCS)],
-            retention=policy, on_full=self.on_full, full_timeout=FULL_SECONDS,
-        )  # fmt: skip
+            path,
+            page_bytes=PAGE_BYTES,
+            sync=roles.SYNCS[uid % len(roles.SYNCS)],
+            retention=policy,
+            on_full=self.on_full,
+            full_timeout=FULL_SECONDS,
+        )
 
 
 def use_small_pages_again(*, really: bool = True) -> None:

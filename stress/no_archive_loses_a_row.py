@@ -254,9 +254,11 @@ def with_spark(directory: Path, rng: random.Random, deadline: float, outcome: Ou
         this.kill_driver()
     outcome.cases += this.kills["drivers"]
     outcome.notes |= {
-        "reader": this.reader, "messages": feeder.sent, "killed drivers": this.kills["drivers"],
+        "reader": this.reader,
+        "messages": feeder.sent,
+        "killed drivers": this.kills["drivers"],
         "kills after a batch": this.batches,
-    }  # fmt: skip
+    }
 
 
 def looked(directory: Path, outcome: Outcome) -> None:

@@ -163,10 +163,18 @@ class Worker:
         for claim in claims:
             self.number += 1
             assert is_whole(claim.message.payload), f"{claim.message} is not what was sent"
-            self.log.put(Did(
-                CLAIMED, self.uid, self.number, claim.message.sequence, before, after,
-                int(self.lease * 1e9), claim.deliveries,
-            ))  # fmt: skip
+            self.log.put(
+                Did(
+                    CLAIMED,
+                    self.uid,
+                    self.number,
+                    claim.message.sequence,
+                    before,
+                    after,
+                    int(self.lease * 1e9),
+                    claim.deliveries,
+                )
+            )
             self.kept.append((self.number, claim))
         while self.kept and (len(self.kept) > 6 or self.rng.random() < 0.7):
             self.use(*self.kept.pop(self.rng.randrange(len(self.kept))))
@@ -269,9 +277,13 @@ class Round:
         self.uids: dict[int, int] = {}
         self.deaths: dict[int, int] = {}
         self.counts = {
-            "kills": 0, "deaths at a step": 0, "power cuts": 0, "cuts of copies": 0,
-            "rounds with retention": int(not self.ground.keeps_all), "claims": 0,
-        }  # fmt: skip
+            "kills": 0,
+            "deaths at a step": 0,
+            "power cuts": 0,
+            "cuts of copies": 0,
+            "rounds with retention": int(not self.ground.keeps_all),
+            "claims": 0,
+        }
         self.violations: list[str] = []
 
     @property
@@ -394,9 +406,14 @@ class Round:
         def body() -> None:
             letters = {letter.sequence for letter in dead_letters(ground)}
             wrong = many_cuts(
-                ground.group_file, ground.image_path, self.log.events(), ground.directory / "room",
-                letters, random.Random(seed), count,
-            )  # fmt: skip
+                ground.group_file,
+                ground.image_path,
+                self.log.events(),
+                ground.directory / "room",
+                letters,
+                random.Random(seed),
+                count,
+            )
             answer.write_text(json.dumps(wrong))
 
         status = children.ended(children.fork(body, ground.errors, "cuts"), DRAIN_SECONDS)
@@ -428,8 +445,10 @@ class Round:
         judge = Judge(self.last_signs(), letters, set(range(end)), MAX_DELIVERIES)
         judge.judge(self.log.events())
         self.counts |= {
-            "claims": judge.claims, "late and refused": judge.refused, "rejected": judge.rejected,
-        }  # fmt: skip
+            "claims": judge.claims,
+            "late and refused": judge.refused,
+            "rejected": judge.rejected,
+        }
         self.violations += judge.violations + problems
 
     def last_signs(self) -> dict[int, int]:

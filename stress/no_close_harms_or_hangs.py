@@ -105,9 +105,12 @@ class Closing:
         """Close queues until told to end; leave how many."""
         before = identities(self.other)
         kinds = (
-            self.beside_threads, self.beside_puts_and_gets, self.beside_a_handler, self.interrupted,
+            self.beside_threads,
+            self.beside_puts_and_gets,
+            self.beside_a_handler,
+            self.interrupted,
             self.opening_interrupted,
-        )  # fmt: skip
+        )
         while not (self.directory / "end").exists():
             self.rng.choice(kinds)()
             self.closed += 1

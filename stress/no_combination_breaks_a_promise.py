@@ -62,9 +62,12 @@ class Round:
         self.seed = self.ground.seed
         self.deadline = deadline
         roles: dict[str, Callable[[Ground, int, int], None]] = {
-            PLAYER: worker.play, KILLED: worker.play, RECORDER: worker.record,
-            SHELL: commands.shell, MANY: worker.trim_many,
-        }  # fmt: skip
+            PLAYER: worker.play,
+            KILLED: worker.play,
+            RECORDER: worker.record,
+            SHELL: commands.shell,
+            MANY: worker.trim_many,
+        }
         self.crew = Crew(self.ground, self.rng, SLOTS, roles)
         self.spawned: subprocess.Popen[bytes] | None = None
         self.violations: list[str] = []

@@ -50,11 +50,15 @@ class _Life:
         self.errors = children.ErrorFile(directory / "errors")
         page_bytes = rng.choice(PAGE_BYTES)
         self.scene = Scene(
-            directory / "queue", rng.getrandbits(32), page_bytes,
+            directory / "queue",
+            rng.getrandbits(32),
+            page_bytes,
             block_bytes=rng.choice((512, 2048, page_bytes // 4, page_bytes)),
-            kept_pages=rng.choice((None, 4, 8)), after=rng.choice((None, 0, 1, 3)),
-            level=rng.choice((-5, 1, 3)), acked=directory / "acked",
-        )  # fmt: skip
+            kept_pages=rng.choice((None, 4, 8)),
+            after=rng.choice((None, 0, 1, 3)),
+            level=rng.choice((-5, 1, 3)),
+            acked=directory / "acked",
+        )
         self.pids: dict[int, str] = {}
         self.pages = 0
         self.kills = 0
@@ -129,9 +133,10 @@ class _Life:
         if left:
             self.violations.append(f"temporary files are left: {left}")
         indexes = [
-            path.name for path in self.scene.path.glob("*.idx")
+            path.name
+            for path in self.scene.path.glob("*.idx")
             if path.with_suffix(".page").stat().st_size < self.scene.page_bytes
-        ]  # fmt: skip
+        ]
         if indexes:
             self.violations.append(f"indexes of compressed pages are left: {indexes}")
 

@@ -193,8 +193,13 @@ class Round:
         self.seen = Log(directory / "seen", CameOut)
         self.pids: list[int] = []
         self.order: list[int] = []
-        self.counts = {"kills": 0, "lives that exited": 0, "power cuts pretended": 0,
-                       "came out": 0, "came again": 0}  # fmt: skip
+        self.counts = {
+            "kills": 0,
+            "lives that exited": 0,
+            "power cuts pretended": 0,
+            "came out": 0,
+            "came again": 0,
+        }
         self.violations: list[str] = []
 
     @property

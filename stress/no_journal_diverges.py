@@ -148,9 +148,12 @@ class Life:
         updates = 0
         while True:
             with opened(
-                self.path, snapshots=self.snapshots, read_only=self.follows, create=False,
+                self.path,
+                snapshots=self.snapshots,
+                read_only=self.follows,
+                create=False,
                 compact_on_open=self.rng.random() < 0.5,
-            ) as journal:  # fmt: skip
+            ) as journal:
                 for _ in range(self.rng.randrange(5, 300)):
                     if self.follows:
                         journal.wait(0.005)

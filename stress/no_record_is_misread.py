@@ -99,22 +99,32 @@ def targets(directory: str, rng: random.Random) -> list[Target]:
     published, publishing_name = ledger.published_name(PREFIX, "0" * 32), f"{PREFIX}-publishing"
     found = [
         Target(
-            f"{PREFIX}-manifest.json", manifest(first, rng).encode(),
-            lambda path: Manifest.decode(_bytes(path), path), lines, json.loads,
+            f"{PREFIX}-manifest.json",
+            manifest(first, rng).encode(),
+            lambda path: Manifest.decode(_bytes(path), path),
+            lines,
+            json.loads,
         ),
         Target(
-            published, signed(entry),
-            lambda _: ledger.read_record(folder, published), signed, unsigned,
+            published,
+            signed(entry),
+            lambda _: ledger.read_record(folder, published),
+            signed,
+            unsigned,
         ),
         Target(
-            publishing_name, signed(entry | pages | {"first_checksum": 1}),
-            lambda _: pending_commit.read_publishing(folder, PREFIX), signed, unsigned,
+            publishing_name,
+            signed(entry | pages | {"first_checksum": 1}),
+            lambda _: pending_commit.read_publishing(folder, PREFIX),
+            signed,
+            unsigned,
         ),
         Target(
-            f"{PREFIX}-stored.{first}", last_stored.encode(queue_id, message),
+            f"{PREFIX}-stored.{first}",
+            last_stored.encode(queue_id, message),
             lambda path: _told(last_stored.decode(_bytes(path), queue_id, first, path)),
         ),
-    ]  # fmt: skip
+    ]
     if importlib.util.find_spec("pyspark") is not None:
         from pagequeue.spark.pipeline import replay_plan  # noqa: PLC0415  the extra
 

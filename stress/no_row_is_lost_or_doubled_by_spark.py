@@ -167,8 +167,12 @@ class Round:
         log = (self.directory / "log").open("ab")
         self.driver = subprocess.Popen(
             [sys.executable, "-m", self.module, str(self.directory), str(self.life), self.reader],
-            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
         log.close()
         deadline = time.monotonic() + START_SECONDS
         while not (self.directory / f"life{self.life}").exists():
@@ -331,10 +335,14 @@ def run(budget: Budget) -> Outcome:
     jobs = job_counts(directory / "jobs")
     done = sum(is_done for _, is_done in jobs.values())
     outcome.notes |= {
-        "reader": this.reader, "messages": feeder.sent, "jobs": len(jobs), "of them done": done,
-        "kills after a batch": this.batches, "checks": watcher.looks,
+        "reader": this.reader,
+        "messages": feeder.sent,
+        "jobs": len(jobs),
+        "of them done": done,
+        "kills after a batch": this.batches,
+        "checks": watcher.looks,
         **{f"killed {kind}": n for kind, n in this.kills.items()},
-    }  # fmt: skip
+    }
     if outcome.violations:
         outcome.notes["directory"] = str(directory)
     else:

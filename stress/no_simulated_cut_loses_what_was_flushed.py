@@ -48,8 +48,9 @@ def work(worker: str, budget: Budget, told: Mapping[str, str], label: Path) -> O
     outcome = driver.run_in(worker, budget, {**told, LABEL_VARIABLE: str(label)})
     if outcome.cases == 0 and outcome.violations and label.exists():
         where = label.read_text(encoding="utf-8").strip()
-        outcome.violations = [f"{text} (worker seed {budget.seed}, at: {where})"
-                              for text in outcome.violations]  # fmt: skip
+        outcome.violations = [
+            f"{text} (worker seed {budget.seed}, at: {where})" for text in outcome.violations
+        ]
     return outcome
 
 

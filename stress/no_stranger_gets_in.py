@@ -55,9 +55,12 @@ SHORT_SECONDS = 8.0
 
 PAGE_BYTES = 16 << 10
 SHAPE = Shape(
-    payload_bytes_max=4096, batch_bytes_max=12 << 10, rotate_parts=40, large_parts=20,
+    payload_bytes_max=4096,
+    batch_bytes_max=12 << 10,
+    rotate_parts=40,
+    large_parts=20,
     large_bytes=50 << 10,
-)  # fmt: skip
+)
 MODES = (0o600, 0o600, 0o600, 0o640, 0o666)
 UMASKS = (0, 0o022, 0o077, 0o777)
 LOCK_SECONDS = 0.3
@@ -103,9 +106,12 @@ class Scene:
         os.umask(self.rng.choice(UMASKS))
         try:
             with Queue(
-                path, prefix=PREFIX, page_bytes=PAGE_BYTES, file_mode=mode,
+                path,
+                prefix=PREFIX,
+                page_bytes=PAGE_BYTES,
+                file_mode=mode,
                 lock_timeout=LOCK_SECONDS,
-            ) as queue:  # fmt: skip
+            ) as queue:
                 self.send_and_look(queue, uid, mode)
         except errors.PageQueueError as error:
             if must or not error.path:

@@ -103,12 +103,13 @@ class Worker:
             return
         new = [
             NewTask(
-                self.rng.choice(QUEUES), self.job(),
+                self.rng.choice(QUEUES),
+                self.job(),
                 self.rng.choice((None, None, timedelta(milliseconds=20))),
                 self.rng.choice((0, 0, 1)),
             )
             for _ in range(self.rng.randrange(1, 4))
-        ]  # fmt: skip
+        ]
         self.store.modify(insert=new)
 
     def job(self) -> dict[str, Any]:
@@ -122,9 +123,11 @@ class Worker:
         """Claim a task, and use a claim, perhaps one that was kept for too long."""
         with contextlib.suppress(TimeoutError):
             self.kept += self.store.claim_many(
-                self.rng.sample(QUEUES, 2), self.rng.choice((1, 1, 3)), self.rng.choice(LEASES),
+                self.rng.sample(QUEUES, 2),
+                self.rng.choice((1, 1, 3)),
+                self.rng.choice(LEASES),
                 timeout=0.01,
-            )  # fmt: skip
+            )
         while self.kept and (len(self.kept) > 4 or self.rng.random() < 0.8):
             self.use(self.kept.pop(self.rng.randrange(len(self.kept))))
 

@@ -27,9 +27,20 @@ TAKEN_MAX: Final = 30
 CAPACITY: Final = 256
 HANG_SECONDS: Final = 30.0
 VERBS: Final = {
-    "send": 30, "receive": 20, "ack": 12, "claim": 14, "settle": 14, "view": 8, "drop": 6,
-    "replay": 2, "workers die": 1, "go back": 1, "child": 0.3, "verify": 0.5, "flush": 1,
-}  # fmt: skip
+    "send": 30,
+    "receive": 20,
+    "ack": 12,
+    "claim": 14,
+    "settle": 14,
+    "view": 8,
+    "drop": 6,
+    "replay": 2,
+    "workers die": 1,
+    "go back": 1,
+    "child": 0.3,
+    "verify": 0.5,
+    "flush": 1,
+}
 
 
 def body(sequence: int) -> bytes:

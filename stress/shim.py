@@ -22,10 +22,30 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 KINDS = (
-    "open", "mmap", "munmap", "stat", "read", "write", "fallocate", "ftruncate", "fsync",
-    "fdatasync", "msync", "rename", "unlink", "mkdir", "flock", "fcntl", "readdir", "madvise",
-    "futex", "close", "chmod", "statfs", "unlock",
-)  # fmt: skip
+    "open",
+    "mmap",
+    "munmap",
+    "stat",
+    "read",
+    "write",
+    "fallocate",
+    "ftruncate",
+    "fsync",
+    "fdatasync",
+    "msync",
+    "rename",
+    "unlink",
+    "mkdir",
+    "flock",
+    "fcntl",
+    "readdir",
+    "madvise",
+    "futex",
+    "close",
+    "chmod",
+    "statfs",
+    "unlock",
+)
 """The counted calls, in the order of `enum kind`; each kind includes all calls of its sort."""
 SYNCS = frozenset({"fsync", "fdatasync", "msync"})
 SHORT = -1
@@ -84,8 +104,12 @@ def _library() -> Any | None:  # noqa: ANN401  ctypes has no public type for it
         return None
     library.shim_watch.argtypes = [ctypes.c_char_p]
     library.shim_begin.argtypes = [
-        ctypes.c_int, ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_int,
-    ]  # fmt: skip
+        ctypes.c_int,
+        ctypes.c_long,
+        ctypes.c_long,
+        ctypes.c_int,
+        ctypes.c_int,
+    ]
     for name in ("count", "fired"):
         getattr(library, f"shim_{name}").restype = ctypes.c_long
     library.shim_fired_path.restype = ctypes.c_char_p

@@ -87,16 +87,21 @@ class Driver:
         from pagequeue.spark import read_stream  # noqa: PLC0415 - as in main
 
         stream = read_stream(
-            self.spark, self.directory / "from", reader=reader_of(self.reader, self.rng),
-            consumer="spark", partitionBytes=20_000,
+            self.spark,
+            self.directory / "from",
+            reader=reader_of(self.reader, self.rng),
+            consumer="spark",
+            partitionBytes=20_000,
             maxRecordsPerTrigger=5000 if ends else self.rng.choice((20, 150, 1200)),
-        )  # fmt: skip
+        )
         writer = (
-            stream.select("payload").writeStream.format("pagequeue")
-            .option("path", str(self.directory / "to")).option("pageBytes", PAGE_BYTES)
+            stream.select("payload")
+            .writeStream.format("pagequeue")
+            .option("path", str(self.directory / "to"))
+            .option("pageBytes", PAGE_BYTES)
             .option("checkpointLocation", str(self.directory / "checkpoint"))
             .option("sink", reader_of(self.reader, self.rng))
-        )  # fmt: skip
+        )
         trigger = {"availableNow": True} if ends else {"processingTime": "0 seconds"}
         query = writer.trigger(**trigger).start()
         while query.isActive:

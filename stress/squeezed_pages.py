@@ -87,9 +87,12 @@ class Scene:
             room_bytes = 2 * (LARGE_MAX + self.page_bytes)
             retention = Retention(max_bytes=self.kept_pages * self.page_bytes + room_bytes)
         return Queue(
-            self.path, page_bytes=self.page_bytes, retention=retention if sends else None,
-            compress_after=self.after if sends else None, compress_level=self.level,
-        )  # fmt: skip
+            self.path,
+            page_bytes=self.page_bytes,
+            retention=retention if sends else None,
+            compress_after=self.after if sends else None,
+            compress_level=self.level,
+        )
 
     def acked_sequence(self) -> int:
         """Return the sequence after the last message whose `send` returned."""

@@ -31,9 +31,15 @@ LEFT_BY_PUBLISHERS = {"queue-publishing", "queue-sending"}
 
 MIXED, SINGLE, BATCH, ROTATE, ROWS, PUBLISH, PUBLISH_BATCH, LARGE, BATCH_WITH_LARGE = range(9)
 KINDS = {
-    "mixed": MIXED, "single": SINGLE, "batch": BATCH, "rotate": ROTATE, "rows": ROWS,
-    "publish": PUBLISH, "large": LARGE, "batch with large": BATCH_WITH_LARGE,
-}  # fmt: skip
+    "mixed": MIXED,
+    "single": SINGLE,
+    "batch": BATCH,
+    "rotate": ROTATE,
+    "rows": ROWS,
+    "publish": PUBLISH,
+    "large": LARGE,
+    "batch with large": BATCH_WITH_LARGE,
+}
 _SIZES: dict[str, Any] = {"payload_bytes_max": 1200, "batch_bytes_max": 2600, "batch_count_max": 8}
 _LARGE: dict[str, Any] = {"large_bytes": 4 * PAGE_BYTES}
 SHAPES = (

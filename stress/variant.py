@@ -237,9 +237,7 @@ def build(
     """
     told = told_changes()
     directory = merged(told, replacements).sources()
-    all_defines = {
-        **BASE_DEFINES, "Py_LIMITED_API": "0x030B0000", **defines, **told.defines
-    }  # fmt: skip
+    all_defines = {**BASE_DEFINES, "Py_LIMITED_API": "0x030B0000", **defines, **told.defines}
     arguments = [
         *("-shared", "-fPIC", "-fvisibility=hidden", *BASE_FLAGS, *flags),
         *define_flags(all_defines),

@@ -210,9 +210,16 @@ __all__ = [
 ]
 
 _PUBLIC_MODULES = (
-    "errors", "format", "journal", "logging", "metrics", "multiprocessing", "spark", "tasks",
+    "errors",
+    "format",
+    "journal",
+    "logging",
+    "metrics",
+    "multiprocessing",
+    "spark",
+    "tasks",
     "types",
-)  # fmt: skip
+)
 
 
 def __dir__() -> list[str]:

@@ -103,10 +103,17 @@ class QueueHandler(logging.Handler):
         super().__init__(level)
         self._open = partial(
             Queue,
-            directory, prefix=prefix, page_bytes=page_bytes, retention=retention, codec=codec,
-            sync=sync, lock_timeout=lock_timeout, file_mode=file_mode, trust=trust,
+            directory,
+            prefix=prefix,
+            page_bytes=page_bytes,
+            retention=retention,
+            codec=codec,
+            sync=sync,
+            lock_timeout=lock_timeout,
+            file_mode=file_mode,
+            trust=trust,
             on_full="drop_oldest",
-        )  # fmt: skip
+        )
         self.dropped: int = 0
         self._inside = threading.local()
         self._is_closed = False

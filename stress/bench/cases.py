@@ -246,9 +246,7 @@ def _beside(scale: _Scale) -> Case:
     large, batches = f"{OURS}, beside messages of 64 MiB", f"{OURS}, beside batches of 1 MiB"
     plans = []
     for label, press_bytes, count in ((large, 64 * MIB, 24), (batches, 0, 24 * 64)):
-        options = {
-            "pace_ns": 20_000, "press_bytes": press_bytes, "press_count": scale.calls(count)
-        }  # fmt: skip
+        options = {"pace_ns": 20_000, "press_bytes": press_bytes, "press_count": scale.calls(count)}
         rest = _Load(((produce_paced, press),), latency_of_first, options, label)
         plans.append(scale.plan(OURS, 100_000, 64, rest))
     return Case(
@@ -257,11 +255,15 @@ def _beside(scale: _Scale) -> Case:
         tuple(plans),
         (
             Target(
-                "p99.99 at most that beside batches of 1 MiB", "send_p99.99_us", 1.0, batches,
-                ours=large, at_most=True,
+                "p99.99 at most that beside batches of 1 MiB",
+                "send_p99.99_us",
+                1.0,
+                batches,
+                ours=large,
+                at_most=True,
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def _stream_memory(scale: _Scale) -> Case:

@@ -75,10 +75,11 @@ def _arguments(arguments: Sequence[str] | None, suite: Suite) -> argparse.Namesp
     )
     if set(LARGE_SCALES) <= set(suite.names):
         parser.add_argument(
-            "--large", action="store_true",
+            "--large",
+            action="store_true",
             help="messages and batches of many pages, at the scale of their figures: up to 1 GiB, "
             "and 10 GiB streamed, 20 GB written in all",
-        )  # fmt: skip
+        )
     options = parser.parse_args(arguments)
     if options.repeats < 1 or options.scale <= 0:
         parser.error("--repeats must be at least 1 and --scale above 0")

@@ -83,8 +83,17 @@ def merged_batches(base: Path, *, quick: bool) -> list[Figure]:
     rates = {name: count / taken / 1e6 for name, taken in seconds.items()}
     details = {name: f"{rate:.2f} M messages/s" for name, rate in rates.items()}
     return [
-        Figure("four queues, in columns", rates["columns"], "M messages/s", GOAL_MILLIONS,
-               details=details),
-        Figure("the same with payloads, to heapq.merge over replays",
-               rates["payloads"] / rates["heapq.merge"], "times", PEER_GOAL_RATIO),
-    ]  # fmt: skip
+        Figure(
+            "four queues, in columns",
+            rates["columns"],
+            "M messages/s",
+            GOAL_MILLIONS,
+            details=details,
+        ),
+        Figure(
+            "the same with payloads, to heapq.merge over replays",
+            rates["payloads"] / rates["heapq.merge"],
+            "times",
+            PEER_GOAL_RATIO,
+        ),
+    ]

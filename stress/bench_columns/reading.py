@@ -32,9 +32,9 @@ COPY_GOAL_RATIO = 0.5
 LOOP_GOAL_RATIO = 5.0
 MEMORY_GOAL_MB = 64.0
 RECORD = np.dtype([("id", "<u8"), ("values", "<f8", (11,)), ("flags", "<u4")])
-COPIED = pa.schema([
-    ("sequence", pa.int64()), ("timestamp", pa.timestamp("ns", "UTC")), ("payload", pa.binary())
-])  # fmt: skip
+COPIED = pa.schema(
+    [("sequence", pa.int64()), ("timestamp", pa.timestamp("ns", "UTC")), ("payload", pa.binary())]
+)
 
 
 def fill(queue: Queue, count: int) -> None:
@@ -117,7 +117,7 @@ def whole_queue(base: Path, *, quick: bool) -> list[Figure]:
             for ours in ("views", "copies")
             for peer in ("Arrow IPC file", "Parquet file", "Parquet file, mapped")
         ),
-    ]  # fmt: skip
+    ]
 
 
 def fixed_records(base: Path, *, quick: bool) -> list[Figure]:
@@ -157,11 +157,14 @@ def fixed_records(base: Path, *, quick: bool) -> list[Figure]:
     ratio = took["loop"] / took["records"]
     return [
         Figure(
-            "records to a memory copy", read / copied, "of its bytes/s", COPY_GOAL_RATIO,
+            "records to a memory copy",
+            read / copied,
+            "of its bytes/s",
+            COPY_GOAL_RATIO,
             details=details,
         ),
         Figure("records to the loop", ratio, "times as fast", LOOP_GOAL_RATIO),
-    ]  # fmt: skip
+    ]
 
 
 def memory(base: Path, *, quick: bool) -> list[Figure]:

@@ -43,11 +43,13 @@ def rows_of(count: int) -> np.ndarray[Any, np.dtype[np.void]]:
 def columns_of(rows: np.ndarray[Any, np.dtype[np.void]]) -> pa.Table:
     """Return the same as a table of Arrow's."""
     values = pa.array(np.ascontiguousarray(rows["values"]).reshape(-1))
-    return pa.table({
-        "id": pa.array(np.ascontiguousarray(rows["id"])),
-        "values": pa.FixedSizeListArray.from_arrays(values, rows["values"].shape[1]),
-        "flags": pa.array(np.ascontiguousarray(rows["flags"])),
-    })  # fmt: skip
+    return pa.table(
+        {
+            "id": pa.array(np.ascontiguousarray(rows["id"])),
+            "values": pa.FixedSizeListArray.from_arrays(values, rows["values"].shape[1]),
+            "flags": pa.array(np.ascontiguousarray(rows["flags"])),
+        }
+    )
 
 
 class _Copier:
@@ -122,7 +124,12 @@ def sent_at_once(base: Path, *, quick: bool) -> list[Figure]:
     ready, copied = (rates[name] / rates["loop over bytes"] for name in ("array", "copy"))
     details["against a loop over bytes that exist"] = f"{ready:.1f} times; the copy {copied:.1f}"
     return [
-        Figure("array to loop over it", rates["array"] / rates["loop over the array"], "times",
-               LOOP_GOAL_RATIO, details=details),
+        Figure(
+            "array to loop over it",
+            rates["array"] / rates["loop over the array"],
+            "times",
+            LOOP_GOAL_RATIO,
+            details=details,
+        ),
         Figure("array to copy", rates["array"] / rates["copy"], "of its bytes", COPY_GOAL_RATIO),
-    ]  # fmt: skip
+    ]

@@ -120,8 +120,10 @@ def _compressed_read(directory: Path, payloads: list[bytes], name: str, total: i
             rates.append(_read(queue))
             alone.append(_inflate(directory))
     return Figure(
-        f"{name}, {PAYLOAD_BYTES} B", statistics.median(wall for wall, _ in rates),
-        "GB/s of payload", READ_GOAL_GB_PER_S,
+        f"{name}, {PAYLOAD_BYTES} B",
+        statistics.median(wall for wall, _ in rates),
+        "GB/s of payload",
+        READ_GOAL_GB_PER_S,
         details={
             "rounds": " ".join(f"{wall:.2f}" for wall, _ in rates),
             "compressed": _both(rates),
@@ -130,7 +132,7 @@ def _compressed_read(directory: Path, payloads: list[bytes], name: str, total: i
             "bytes": f"{report.bytes_before / report.bytes_after:.1f} times fewer",
             "compressing, one thread": f"{report.bytes_before / 1e6 / seconds:.0f} MB/s",
         },
-    )  # fmt: skip
+    )
 
 
 def compressed_read(base: Path, *, quick: bool) -> list[Figure]:
@@ -180,12 +182,15 @@ def send_beside_compression(base: Path, *, quick: bool) -> list[Figure]:
     without, beside = (np.median(np.array(found), axis=0) for found in runs.values())
     assert beside[3] > 0, "no page was compressed meanwhile"
     figure = Figure(
-        "p99.9 of send, with compression against without", float(beside[2] / without[2]),
-        "x", SEND_GOAL_RATIO, is_bound=True,
+        "p99.9 of send, with compression against without",
+        float(beside[2] / without[2]),
+        "x",
+        SEND_GOAL_RATIO,
+        is_bound=True,
         details={
             "without (p50, p99, p99.9)": " ".join(f"{us:.1f}" for us in without[:3]) + " us",
             "with": " ".join(f"{us:.1f}" for us in beside[:3]) + " us",
             "pages compressed in a run": f"{beside[3]:.0f}",
         },
-    )  # fmt: skip
+    )
     return [figure]

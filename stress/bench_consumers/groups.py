@@ -88,11 +88,14 @@ def claim_ack(base: Path, *, quick: bool) -> list[Figure]:
     ours = taken["pagequeue"]
     return [
         Figure(
-            "times persist-queue's SQLiteAckQueue", taken["SQLiteAckQueue"] / ours, "x",
-            SQLITE_ACK_GOAL, details=details,
+            "times persist-queue's SQLiteAckQueue",
+            taken["SQLiteAckQueue"] / ours,
+            "x",
+            SQLITE_ACK_GOAL,
+            details=details,
         ),
         Figure("times litequeue", taken["litequeue"] / ours, "x", LITEQUEUE_GOAL),
-    ]  # fmt: skip
+    ]
 
 
 def _work(path: str, rounds: list[tuple[str, int]], place: int, meet: Barrier) -> None:

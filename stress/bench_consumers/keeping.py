@@ -133,7 +133,7 @@ def _bounded(
     with (
         Queue(directory, page_bytes=PAGE_BYTES, retention=KEPT) as queue,
         queue.producer() as producer,
-    ):  # fmt: skip
+    ):
         for _ in range(int(KEPT_PAGES * PAGE_BYTES * min(gib, 1.3)) // one_bytes):
             one(producer)
         count = int(gib * GIB) // one_bytes

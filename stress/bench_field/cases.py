@@ -127,27 +127,43 @@ def _producers(count: int) -> Spec:
 def _durable(every: int, title: str, *, later: bool = False) -> Spec:
     return Spec(
         f"{title}, 100 B" + (", in pages of 2 MiB after the first" if later else ""),
-        DURABLE, ((produce_durable,), (check_all,)), figures.last_written, RATE,
+        DURABLE,
+        ((produce_durable,), (check_all,)),
+        figures.last_written,
+        RATE,
         fixed=3_000 if every == 1 else 60_000,
-        options={"every": every, "lanes": 1, **(LATER if later else {})}, readies=later,
-    )  # fmt: skip
+        options={"every": every, "lanes": 1, **(LATER if later else {})},
+        readies=later,
+    )
 
 
 def _seek(count: int, title: str, *, need: str = "seek far", is_huge: bool = False) -> Spec:
     return Spec(
-        f"seek to a time in {title} messages, then read one, 100 B", need,
-        ((warm,), (produce_history,), (seek,)), figures.latency, ("seek_p50_us", "seek_p99_us"),
-        fixed=count, options={"seeks": SEEKS}, is_huge=is_huge, readies=False,
-    )  # fmt: skip
+        f"seek to a time in {title} messages, then read one, 100 B",
+        need,
+        ((warm,), (produce_history,), (seek,)),
+        figures.latency,
+        ("seek_p50_us", "seek_p99_us"),
+        fixed=count,
+        options={"seeks": SEEKS},
+        is_huge=is_huge,
+        readies=False,
+    )
 
 
 def _ring(size_bytes: int, most: int, *others: str) -> Spec:
     roles = (produce_prepared, consume_prepared) if size_bytes > KIB else (produce, consume)
     return Spec(
         f"a ring of 16 MiB between sender and receiver, {size_bytes // KIB} KiB, one call each",
-        "pass", (roles,), LAST, BYTES, size_bytes, most, only=(OUR_RING, RING, ICEORYX, *others),
+        "pass",
+        (roles,),
+        LAST,
+        BYTES,
+        size_bytes,
+        most,
+        only=(OUR_RING, RING, ICEORYX, *others),
         readies=False,
-    )  # fmt: skip
+    )
 
 
 CASES: dict[str, Spec] = {
@@ -162,26 +178,46 @@ CASES: dict[str, Spec] = {
     "two-producers": _producers(2),
     "four-producers": _producers(4),
     "fan-out": Spec(
-        "1 producer, 2 consumers that get all, 100 B", "fan-out", ((produce, consume, consume),),
-        LAST, RATE,
+        "1 producer, 2 consumers that get all, 100 B",
+        "fan-out",
+        ((produce, consume, consume),),
+        LAST,
+        RATE,
     ),
     "round-trip-spin": Spec(
-        "round trips, 64 B, both spin", "poll", ((ping, pong),), figures.latency, TRIP, 64,
+        "round trips, 64 B, both spin",
+        "poll",
+        ((ping, pong),),
+        figures.latency,
+        TRIP,
+        64,
         channels=BOTH,
     ),
     "round-trip-block": Spec(
-        "round trips, 64 B, both sleep", "block", ((ping_sleeping, pong_sleeping),),
-        figures.latency, TRIP, 64, most=20_000, channels=BOTH,
+        "round trips, 64 B, both sleep",
+        "block",
+        ((ping_sleeping, pong_sleeping),),
+        figures.latency,
+        TRIP,
+        64,
+        most=20_000,
+        channels=BOTH,
     ),
     "replay": Spec(
-        "append, then replay in a new process, one call each, 100 B", "replay",
-        ((produce,), (replay,)), figures.last_append_then_replay,
-        ("append_per_s", "replay_per_s"), most=MOST,
+        "append, then replay in a new process, one call each, 100 B",
+        "replay",
+        ((produce,), (replay,)),
+        figures.last_append_then_replay,
+        ("append_per_s", "replay_per_s"),
+        most=MOST,
     ),
     "replay-batches": Spec(
-        "append, then replay in a new process, lists of 1024, 100 B", "replay batches",
-        ((produce_batches,), (replay_batches,)), figures.last_append_then_replay,
-        ("append_per_s", "replay_per_s"), most=4 * MOST,
+        "append, then replay in a new process, lists of 1024, 100 B",
+        "replay batches",
+        ((produce_batches,), (replay_batches,)),
+        figures.last_append_then_replay,
+        ("append_per_s", "replay_per_s"),
+        most=4 * MOST,
     ),
     "seek-1m": _seek(MOST, "1 M", need="seek"),
     "seek-10m": _seek(10 * MOST, "10 M"),
@@ -191,22 +227,36 @@ CASES: dict[str, Spec] = {
     "durable-100": _durable(100, "durable after every 100 messages"),
     "durable-100-later": _durable(100, "durable after every 100 messages", later=True),
     "cold-start": Spec(
-        "a new process opens what is there, and sends one, or reads the first", "replay",
-        ((produce,), (first_send,), (first_read,)), figures.cold,
-        ("first_send_us", "first_read_us"), most=200_000, readies=False,
+        "a new process opens what is there, and sends one, or reads the first",
+        "replay",
+        ((produce,), (first_send,), (first_read,)),
+        figures.cold,
+        ("first_send_us", "first_read_us"),
+        most=200_000,
+        readies=False,
     ),
     "memory": Spec(
-        "memory beyond an idle process, 1 KiB, one call each", "pass",
-        ((produce_weighed, consume_weighed),), figures.memory_of_both, ("all_mib",), KIB,
-        most=200_000, readies=False,
+        "memory beyond an idle process, 1 KiB, one call each",
+        "pass",
+        ((produce_weighed, consume_weighed),),
+        figures.memory_of_both,
+        ("all_mib",),
+        KIB,
+        most=200_000,
+        readies=False,
     ),
     "disk": Spec(
-        "bytes on the disk for a message of 100 B", "replay", ((append_and_weigh,),),
-        figures.disk, ("disk_bytes_per_message",), most=2 * MOST, readies=False,
+        "bytes on the disk for a message of 100 B",
+        "replay",
+        ((append_and_weigh,),),
+        figures.disk,
+        ("disk_bytes_per_message",),
+        most=2 * MOST,
+        readies=False,
     ),
     "ring-64-kib": _ring(64 * KIB, 60_000),
     "ring-1-kib": _ring(KIB, 2 * MOST, ZEROMQ),
-}  # fmt: skip
+}
 """By name, in the order of the table."""
 
 
@@ -272,8 +322,17 @@ def quick_cases(names: Sequence[str], peers: Collection[str]) -> list[Case]:
 
 QUICK_SCALE = 0.001
 KINDS = {
-    "pass": "pass", "batches": "batches", "producers": "pass", "fan-out": "fan-out",
-    "large": "pass", "poll": "poll", "block": "block", "replay": "replay",
-    "replay batches": "batches", "seek": "seek", "seek far": "seek", DURABLE: DURABLE,
-}  # fmt: skip
+    "pass": "pass",
+    "batches": "batches",
+    "producers": "pass",
+    "fan-out": "fan-out",
+    "large": "pass",
+    "poll": "poll",
+    "block": "block",
+    "replay": "replay",
+    "replay batches": "batches",
+    "seek": "seek",
+    "seek far": "seek",
+    DURABLE: DURABLE,
+}
 """By what a case needs, what it has in common with others."""

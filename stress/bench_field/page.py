@@ -70,10 +70,15 @@ def slower(results: list[Measured]) -> list[str]:
                 if not is_better_high(figure):
                     times = 1 / times
                 if times > TIE:
-                    losses.append(Loss(times, (
-                        f"{case.name}, {NAMES[figure]}: {label} is {times:.2f} x ahead "
-                        f"({amount(figure, theirs)} against {amount(figure, ours[figure])})"
-                    )))  # fmt: skip
+                    losses.append(
+                        Loss(
+                            times,
+                            (
+                                f"{case.name}, {NAMES[figure]}: {label} is {times:.2f} x ahead "
+                                f"({amount(figure, theirs)} against {amount(figure, ours[figure])})"
+                            ),
+                        )
+                    )
     return [loss.text for loss in sorted(losses, reverse=True)]
 
 

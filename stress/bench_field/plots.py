@@ -88,9 +88,13 @@ def _bars(axes: Axes, medians: dict[str, Metrics], panel: Panel, title: str) -> 
     axes.barh(names, values, color=colors)
     for place, value in enumerate(values):
         axes.annotate(
-            amount(panel.figure, value), (value, place), (3, 0),
-            textcoords="offset points", va="center", fontsize=8,
-        )  # fmt: skip
+            amount(panel.figure, value),
+            (value, place),
+            (3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
     is_wide = max(values) / min(values) > 30
     if is_wide:
         axes.set_xscale("log")

@@ -147,8 +147,11 @@ def _figures(query: str, goals: list[float], taken: dict[tuple[str, str], Taken]
     ours = max(taken[query, "native"].cpu, 1 / TICKS)
     return [
         Figure(
-            f"{query}: {peer} to native", taken[query, peer].cpu / ours, "times the processors'",
-            goal, details=details if peer == "python" else {},
+            f"{query}: {peer} to native",
+            taken[query, peer].cpu / ours,
+            "times the processors'",
+            goal,
+            details=details if peer == "python" else {},
         )
         for peer, goal in zip(("python", "Parquet"), goals, strict=True)
-    ]  # fmt: skip
+    ]

@@ -77,9 +77,12 @@ class _NaiveReader(DataSourceReader):
                 if message.sequence == partition.end:
                     return
                 row = {
-                    "queue": self._path, "sequence": message.sequence, "timestamp": message.time,
-                    "timestamp_ns": message.timestamp, "payload": message.payload,
-                }  # fmt: skip
+                    "queue": self._path,
+                    "sequence": message.sequence,
+                    "timestamp": message.time,
+                    "timestamp_ns": message.timestamp,
+                    "payload": message.payload,
+                }
                 yield tuple(row[name] for name in self._names)
 
 

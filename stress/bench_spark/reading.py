@@ -178,31 +178,45 @@ def _figures(
     }
     return [
         Figure(
-            "count, all columns, to the naive source", over("count, ours", "count, naive"),
-            "times as fast", COUNT_GOAL, details=rows,
+            "count, all columns, to the naive source",
+            over("count, ours", "count, naive"),
+            "times as fast",
+            COUNT_GOAL,
+            details=rows,
         ),
         Figure(
             "count without payload to the naive source",
-            over("count without payload, ours", "count without payload, naive"), "times as fast",
+            over("count without payload, ours", "count without payload, naive"),
+            "times as fast",
             NARROW_GOAL,
         ),
         Figure(
-            "sum of lengths to the naive source", over("sum, ours", "sum, naive"),
-            "times as fast", SUM_GOAL,
+            "sum of lengths to the naive source",
+            over("sum, ours", "sum, naive"),
+            "times as fast",
+            SUM_GOAL,
         ),
         Figure(
-            "group by prefix to the naive source", over("group, ours", "group, naive"),
-            "times as fast", SUM_GOAL,
+            "group by prefix to the naive source",
+            over("group, ours", "group, naive"),
+            "times as fast",
+            SUM_GOAL,
         ),
         Figure(
-            "sum of lengths to batches from memory", over("sum, ours", "sum, memory"),
-            "times as fast", MEMORY_GOAL, details=where,
+            "sum of lengths to batches from memory",
+            over("sum, ours", "sum, memory"),
+            "times as fast",
+            MEMORY_GOAL,
+            details=where,
         ),
         Figure(
-            "since the last 1 % to all", whole / since_seconds, "times as fast", SINCE_GOAL,
+            "since the last 1 % to all",
+            whole / since_seconds,
+            "times as fast",
+            SINCE_GOAL,
             details={
                 "the last 1 %": f"{since_seconds:.3f} s",
                 "no message at all": f"{nothing_seconds:.3f} s: what any query takes",
             },
         ),
-    ]  # fmt: skip
+    ]

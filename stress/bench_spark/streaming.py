@@ -81,8 +81,12 @@ def micro_batches(base: Path, *, quick: bool) -> list[Figure]:
     details |= {way: f"{mine:.0f} ms" for way, (mine, _) in taken.items()}
     return [
         Figure(
-            f"a micro-batch of the {reader} reader to the rate source's", taken[reader][0] / theirs,
-            "times its time", goal, is_bound=True, details=details if reader == "native" else {},
+            f"a micro-batch of the {reader} reader to the rate source's",
+            taken[reader][0] / theirs,
+            "times its time",
+            goal,
+            is_bound=True,
+            details=details if reader == "native" else {},
         )
         for reader, goal in GOALS.items()
-    ]  # fmt: skip
+    ]

@@ -65,18 +65,33 @@ class _Cluster:
         host = HOSTS[self._workers]
         self._workers += 1
         log = self._start(
-            f"worker-{self._workers}", "worker.Worker", "--host", host, "--port", "0",
-            "--webui-port", "0", "--cores", "1", "--memory", "1200m",
-            "--work-dir", str(self._there / f"worker-{self._workers}"), self.address,
-        )  # fmt: skip
+            f"worker-{self._workers}",
+            "worker.Worker",
+            "--host",
+            host,
+            "--port",
+            "0",
+            "--webui-port",
+            "0",
+            "--cores",
+            "1",
+            "--memory",
+            "1200m",
+            "--work-dir",
+            str(self._there / f"worker-{self._workers}"),
+            self.address,
+        )
         _line(log, "Successfully registered with master")
 
     def _start(self, name: str, program: str, *arguments: str) -> Path:
         home = Path(pyspark.__file__).parent
         environment = {
-            **os.environ, "JAVA_HOME": find_java().home, "SPARK_HOME": str(home),
-            "SPARK_SCALA_VERSION": "2.13", "SPARK_DAEMON_MEMORY": "256m",
-        }  # fmt: skip
+            **os.environ,
+            "JAVA_HOME": find_java().home,
+            "SPARK_HOME": str(home),
+            "SPARK_SCALA_VERSION": "2.13",
+            "SPARK_DAEMON_MEMORY": "256m",
+        }
         (self._there / name).mkdir(parents=True)
         path = self._there / name / "log"
         with path.open("wb") as log:
@@ -86,8 +101,11 @@ class _Cluster:
                     f"org.apache.spark.deploy.{program}",
                     *arguments,
                 ],
-                stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
         self._running.callback(_kill, process)
         return path
 
@@ -135,11 +153,14 @@ def workers(base: Path, *, quick: bool) -> list[Figure]:
     one, two = taken
     return [
         Figure(
-            f"{name}: one worker to two", one[name] / two[name], "times the time", GOAL,
+            f"{name}: one worker to two",
+            one[name] / two[name],
+            "times the time",
+            GOAL,
             details={"seconds": f"{one[name]:.2f} by one, {two[name]:.2f} by two"},
         )
         for name in one
-    ]  # fmt: skip
+    ]
 
 
 def _way(

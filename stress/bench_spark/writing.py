@@ -69,7 +69,10 @@ def writes(base: Path, *, quick: bool, payload_bytes: int) -> list[Figure]:
             "to a row at a time", slow / took["ours"], "times as fast", NAIVE_GOAL, details=details
         ),
         Figure(
-            "to Parquet", took["ours"] / took["Parquet"], "times its time", PARQUET_GOAL,
+            "to Parquet",
+            took["ours"] / took["Parquet"],
+            "times its time",
+            PARQUET_GOAL,
             is_bound=True,
         ),
-    ]  # fmt: skip
+    ]

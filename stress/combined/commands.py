@@ -41,9 +41,12 @@ def start(spec: Spec, command: str, *options: str, bufsize: int = -1) -> subproc
     """Start a command line on a queue."""
     return subprocess.Popen(
         [sys.executable, "-c", CODE, command, spec.directory, "--prefix", spec.prefix, *options],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         bufsize=bufsize,
-    )  # fmt: skip
+    )
 
 
 def ended(
@@ -124,8 +127,12 @@ def _exactly(pipe: int, wanted: int) -> bytes | None:
 
 
 LOOKS: Final = (
-    ("info", "--json"), ("verify", "--json"), ("consumers", "--json"), ("metrics",), ("info",),
-)  # fmt: skip
+    ("info", "--json"),
+    ("verify", "--json"),
+    ("consumers", "--json"),
+    ("metrics",),
+    ("info",),
+)
 
 
 def looks(ground: Ground, spec: Spec, rng: random.Random) -> None:

@@ -78,9 +78,10 @@ async def receive(opening: Opening, rng: random.Random) -> None:
         begin = consumer.sequence
         if begin < marked:
             ground.wrong(
-                "coroutine receives", number,
+                "coroutine receives",
+                number,
                 f"the consumer begins with {begin}, though all below {marked} was acknowledged",
-            )  # fmt: skip
+            )
         for _ in range(rng.randint(1, 20)):
             found = [await consumer.receive_async(timeout=rng.random() * WAIT_SECONDS)]
             begin += opening.check("coroutine receives", found, begin)

@@ -342,9 +342,10 @@ def read(opening: Opening, rng: random.Random, limit: int = 30) -> None:
         begin = consumer.sequence
         if begin < marked:
             ground.wrong(
-                "consumer receive", number,
+                "consumer receive",
+                number,
                 f"the consumer begins with {begin}, though all below {marked} was acknowledged",
-            )  # fmt: skip
+            )
             raise Over
         for _ in range(rng.randint(1, limit)):
             if rng.random() < 0.5:

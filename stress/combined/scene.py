@@ -46,19 +46,40 @@ FORKED_SECONDS: Final = 0.001
 SAYING_SECONDS: Final = 0.5
 FORK_SHARE: Final = 0.05
 WRITING: Final[tuple[Operation, ...]] = (
-    sending.send, sending.send, sending.send, sending.send, sending.send, operations.read,
-    operations.work, operations.rotate, operations.flush, operations.trim, operations.compress,
-    operations.ship, operations.replay, operations.batches, operations.peek, operations.look,
+    sending.send,
+    sending.send,
+    sending.send,
+    sending.send,
+    sending.send,
+    operations.read,
+    operations.work,
+    operations.rotate,
+    operations.flush,
+    operations.trim,
+    operations.compress,
+    operations.ship,
+    operations.replay,
+    operations.batches,
+    operations.peek,
+    operations.look,
     operations.verify,
-)  # fmt: skip
+)
 TWINS: Final = (*dict.fromkeys(WRITING), operations.ship, operations.verify)
 READING: Final[tuple[Operation, ...]] = (
-    operations.replay, operations.batches, operations.peek, operations.look, operations.verify,
-)  # fmt: skip
-FLOWING: Final[tuple[Operation, ...]] = (
-    flows.flow, flows.flow, flows.flow_of_coroutine, operations.rotate, operations.trim,
+    operations.replay,
+    operations.batches,
+    operations.peek,
     operations.look,
-)  # fmt: skip
+    operations.verify,
+)
+FLOWING: Final[tuple[Operation, ...]] = (
+    flows.flow,
+    flows.flow,
+    flows.flow_of_coroutine,
+    operations.rotate,
+    operations.trim,
+    operations.look,
+)
 
 
 class Scene:

@@ -26,7 +26,16 @@ from stress.corpus.live import LIVE
 __all__ = ["DAMAGES", "INTERFACES", "LIVE", "Damage"]
 
 FAMILIES = (
-    sealed_pages, frames, tails, indexes, metas, write_metas, names, special, cursors,
-    compressed_pages, fragments,
-)  # fmt: skip
+    sealed_pages,
+    frames,
+    tails,
+    indexes,
+    metas,
+    write_metas,
+    names,
+    special,
+    cursors,
+    compressed_pages,
+    fragments,
+)
 """Importing one registers its damages."""

@@ -81,9 +81,11 @@ def _compress(victim: Victim) -> compressed_format.Head:
         for place, end in zip(begins, ends, strict=True)
     ]
     _write_page(
-        victim, parts,
-        [(place.position, place.sequence - first) for place in begins], used,
-    )  # fmt: skip
+        victim,
+        parts,
+        [(place.position, place.sequence - first) for place in begins],
+        used,
+    )
     victim.compressed[number] = set()
     written = victim.read(name)
     return compressed_format.parse_front(written, len(written), name)
@@ -104,10 +106,12 @@ def _write_page(
             (len(part), *begin, _core.crc32c(part), timestamps[begin[1]])
             for part, begin in zip(parts, begins, strict=True)
         ],
-        page_bytes=len(victim.original.contents[name]), used_bytes=used,
-        end_sequence=places[-1].sequence + 1, first_timestamp=places[0].timestamp,
+        page_bytes=len(victim.original.contents[name]),
+        used_bytes=used,
+        end_sequence=places[-1].sequence + 1,
+        first_timestamp=places[0].timestamp,
         last_timestamp=places[-1].timestamp,
-    )  # fmt: skip
+    )
     data = made + b"".join(parts) + made + compressed_format.encode_end(len(made))
     victim.put(name, data)
 

@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 
 Keeps = Literal["all", "before", "any"]
 INTERFACES = (
-    "opening", "after_cut", "reading_after_cut", "read_only", "reading", "verify", "repair",
-    "salvage", "named",
-)  # fmt: skip
+    "opening",
+    "after_cut",
+    "reading_after_cut",
+    "read_only",
+    "reading",
+    "verify",
+    "repair",
+    "salvage",
+    "named",
+)
 
 
 @dataclass(frozen=True)

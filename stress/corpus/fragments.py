@@ -129,12 +129,21 @@ def _change(victim: Victim, ordinal: int) -> Hit:
     return hit_of(victim, place, ordinal, mark.data)
 
 
-changed.add("first fragment changed", "one bit of a large message's first fragment is changed",
-            partial(_change, ordinal=0))  # fmt: skip
-changed.add("fragment changed", "one bit of a large message's fragment is changed",
-            partial(_change, ordinal=INNER))  # fmt: skip
-changed.add("last fragment changed", "one bit of a large message's last fragment is changed",
-            partial(_change, ordinal=3))  # fmt: skip
+changed.add(
+    "first fragment changed",
+    "one bit of a large message's first fragment is changed",
+    partial(_change, ordinal=0),
+)
+changed.add(
+    "fragment changed",
+    "one bit of a large message's fragment is changed",
+    partial(_change, ordinal=INNER),
+)
+changed.add(
+    "last fragment changed",
+    "one bit of a large message's last fragment is changed",
+    partial(_change, ordinal=3),
+)
 
 
 @changed("fragment zeroed", "a large message's fragment becomes zeros")
@@ -314,14 +323,16 @@ def _forge_head(victim: Victim, fields: dict[str, int]) -> Hit:
 
 for _text, _ordinal, _fields in FIELDS:
     FORGED.add(
-        f"fragment that {_text}", f"a mark says that its fragment {_text}, with the checksum for "
-        "that", partial(_describe, ordinal=_ordinal, fields=_fields),
-    )  # fmt: skip
+        f"fragment that {_text}",
+        f"a mark says that its fragment {_text}, with the checksum for that",
+        partial(_describe, ordinal=_ordinal, fields=_fields),
+    )
 for _text, _fields in HEADS:
     FORGED.add(
-        f"large message that {_text}", f"the head of a large message says that it {_text}, with "
-        "the checksum for that", partial(_forge_head, fields=_fields),
-    )  # fmt: skip
+        f"large message that {_text}",
+        f"the head of a large message says that it {_text}, with the checksum for that",
+        partial(_forge_head, fields=_fields),
+    )
 
 
 # --- heads that are none --------------------------------------------------------------------------

@@ -445,7 +445,11 @@ def snapshot(directory: Path) -> dict[str, Any]:
         status = path.lstat()
         regular = stat.S_ISREG(status.st_mode)
         found[str(path.relative_to(directory))] = (
-            status.st_mode, status.st_ino, status.st_size, status.st_mtime_ns, status.st_nlink,
+            status.st_mode,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_nlink,
             path.read_bytes() if regular else None,
-        )  # fmt: skip
+        )
     return found

@@ -218,7 +218,15 @@ def _walk(page: bytes, number: int, places: list[Place], large: Iterator[bytes])
             pages = int(np.frombuffer(payload, fmt.LARGE_HEAD)[0]["fragments"])
             payload = next(large)
         places.append(
-            Place(len(places), int(frame["timestamp"]), payload, number, position, end,
-                  fmt.has_more(word), pages)
-        )  # fmt: skip
+            Place(
+                len(places),
+                int(frame["timestamp"]),
+                payload,
+                number,
+                position,
+                end,
+                fmt.has_more(word),
+                pages,
+            )
+        )
         position = end

@@ -109,9 +109,12 @@ def intact_outcomes(role: str) -> dict[str, OutcomeOf]:
         return {**same, "verify": SECOND_NAME}
     if role in {"sealed page", ALL_META}:
         return {
-            **same, "opening": WORKS, "after_cut": WORKS, "verify": FindsNothing(),
+            **same,
+            "opening": WORKS,
+            "after_cut": WORKS,
+            "verify": FindsNothing(),
             "repair": Idle(),
-        }  # fmt: skip
+        }
     if role == "index":
         return {**same, "opening": WORKS, "verify": FindsNothing(), "repair": Idle()}
     return {**same, "verify": SECOND_NAME, "repair": Repairs()}

@@ -223,9 +223,13 @@ class Victim:
         """Make the cursor of a named consumer, of this queue or with the id of another one."""
         with closing(Directory(str(self.directory), create=False)) as folder:
             CursorMeta.make(
-                folder, PREFIX, (owner or self.original).queue_id, consumer,
-                next_sequence=sequence, created=self.places(self.head)[0].timestamp,
-            )  # fmt: skip
+                folder,
+                PREFIX,
+                (owner or self.original).queue_id,
+                consumer,
+                next_sequence=sequence,
+                created=self.places(self.head)[0].timestamp,
+            )
 
     # --- files ------------------------------------------------------------------------------------
 

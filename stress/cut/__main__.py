@@ -46,9 +46,14 @@ def main() -> int:
             (options.files / name).write_bytes(data)
     with tempfile.TemporaryDirectory() as directory:
         wrong = Full(Path(directory)).try_state(
-            Plan.of(recording.seed), recording.messages(), files, found,
-            recording.places_at(found.moment), recording.published_at(found.moment), again=True,
-        )  # fmt: skip
+            Plan.of(recording.seed),
+            recording.messages(),
+            files,
+            found,
+            recording.places_at(found.moment),
+            recording.published_at(found.moment),
+            again=True,
+        )
     print(f"full engine: {'; '.join(wrong) or 'fine'}")
     return 1 if wrong or found.result else 0
 

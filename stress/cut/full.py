@@ -338,6 +338,11 @@ class Full:
         frames, large = frames_and_large(self.path, log, head_page)
         sent = recording.first_frames(head) + frames
         return Recording(
-            f"{recording.name}, {name}", recording.seed, log, sent,
-            promised=found.promised, least=count, large=recording.first_large(head) + large,
-        )  # fmt: skip
+            f"{recording.name}, {name}",
+            recording.seed,
+            log,
+            sent,
+            promised=found.promised,
+            least=count,
+            large=recording.first_large(head) + large,
+        )

@@ -93,8 +93,16 @@ def engine(defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
     path = variant.build_program(sources, [*flags, *variant.define_flags(dict(defines))])
     library = ctypes.CDLL(str(path))
     signatures = {
-        "cut_load": (c_void_p, c_char_p, c_uint64, c_char_p, c_uint64, c_char_p, c_uint64,
-                     c_uint64),
+        "cut_load": (
+            c_void_p,
+            c_char_p,
+            c_uint64,
+            c_char_p,
+            c_uint64,
+            c_char_p,
+            c_uint64,
+            c_uint64,
+        ),
         "cut_free": (None, c_void_p),
         "cut_choose": (None, c_void_p, c_uint64, c_int),
         "cut_choose_last": (None, c_void_p),
@@ -104,9 +112,17 @@ def engine(defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
         "cut_gone": (c_int, c_void_p),
         "cut_events": (c_uint64, c_void_p),
         "cut_check": (c_int, c_void_p, POINTER(Found)),
-        "cut_run": (c_uint64, c_void_p, c_uint64, c_int, c_uint64, POINTER(c_uint8), c_uint64,
-                    POINTER(Found)),
-    }  # fmt: skip
+        "cut_run": (
+            c_uint64,
+            c_void_p,
+            c_uint64,
+            c_int,
+            c_uint64,
+            POINTER(c_uint8),
+            c_uint64,
+            POINTER(Found),
+        ),
+    }
     for name, (result, *arguments) in signatures.items():
         function = getattr(library, name)
         function.restype = result
@@ -134,9 +150,14 @@ class States:
         self._log, self._sent = recording.log, recording.sent  # the engine points into them
         self._continues = bytes(continues for _, _, continues in recording.messages())
         self._trace = self._engine.cut_load(
-            self._log, len(self._log), self._sent, len(self._sent), self._continues,
-            recording.promised, recording.least,
-        )  # fmt: skip
+            self._log,
+            len(self._log),
+            self._sent,
+            len(self._sent),
+            self._continues,
+            recording.promised,
+            recording.least,
+        )
         if not self._trace:
             raise ValueError("the recording is damaged")
 

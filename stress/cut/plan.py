@@ -141,11 +141,15 @@ class Plan:
         )
         if not keeps and random.Random(seed ^ 0xB16).random() < LARGE_SHARE:
             plan = dataclasses.replace(  # a race would take too long while it is recorded
-                plan, kind=HANDLES if plan.kind == RACE else plan.kind,
-                page_bytes=LARGE_PAGE_BYTES, steps=min(plan.steps, LARGE_PLAN_STEPS_MAX),
-                sync=LARGE_PLAN_SYNCS[seed % len(LARGE_PLAN_SYNCS)], echo=0, publishes=True,
+                plan,
+                kind=HANDLES if plan.kind == RACE else plan.kind,
+                page_bytes=LARGE_PAGE_BYTES,
+                steps=min(plan.steps, LARGE_PLAN_STEPS_MAX),
+                sync=LARGE_PLAN_SYNCS[seed % len(LARGE_PLAN_SYNCS)],
+                echo=0,
+                publishes=True,
                 large=True,
-            )  # fmt: skip
+            )
         return plan
 
     @property
@@ -180,9 +184,13 @@ class Plan:
 
         use_small_pages_again(really=self.reuses)  # this process opens queues of many plans
         return Queue(
-            path, page_bytes=self.page_bytes, sync=self.sync, on_sync_failure=self.policy,
-            clock=self.ticks(), retention=Retention(max_bytes=self.kept * self.page_bytes or None),
-        )  # fmt: skip
+            path,
+            page_bytes=self.page_bytes,
+            sync=self.sync,
+            on_sync_failure=self.policy,
+            clock=self.ticks(),
+            retention=Retention(max_bytes=self.kept * self.page_bytes or None),
+        )
 
     def op(self, uid: int, number: int) -> Op:
         """Return operation `number` of producer `uid`."""
@@ -213,9 +221,7 @@ class Plan:
         batch = uid % HABITS == BATCHES or (uid % HABITS == MIXED and draw[0] < 128)
         count = 2 + draw[1] % (ECHO_BATCH_MAX - 1) if batch else 1
         body = bytes(self.echo - HEADER.size)
-        return Op(
-            [HEADER.pack(uid, number, i, count, self.echo, 0) + body for i in range(count)]
-        )  # fmt: skip
+        return Op([HEADER.pack(uid, number, i, count, self.echo, 0) + body for i in range(count)])
 
 
 @dataclass(frozen=True)

@@ -186,10 +186,14 @@ class Recording:
     def save(self, path: Path) -> None:
         """Write it to a file."""
         head = {
-            "name": self.name, "seed": self.seed, "log": len(self.log),
-            "sent": len(self.sent), "promised": self.promised, "least": self.least,
+            "name": self.name,
+            "seed": self.seed,
+            "log": len(self.log),
+            "sent": len(self.sent),
+            "promised": self.promised,
+            "least": self.least,
             "large": [len(payload) for payload in self.large],
-        }  # fmt: skip
+        }
         parts = json.dumps(head).encode() + b"\n", self.log, self.sent, *self.large
         path.write_bytes(b"".join(parts))
 

@@ -99,10 +99,19 @@ class Worker:
         self.defines = driver.defines()
         self.outcome = Outcome(0)
         self.counts = dict.fromkeys(
-            ("traces", "second cuts", "third cuts", "fast states", "fast states of second cuts",
-             "full states", "full states of second cuts", "full states of replicas",
-             "recovered twice"), 0,
-        )  # fmt: skip
+            (
+                "traces",
+                "second cuts",
+                "third cuts",
+                "fast states",
+                "fast states of second cuts",
+                "full states",
+                "full states of second cuts",
+                "full states of replicas",
+                "recovered twice",
+            ),
+            0,
+        )
         self.modes = dict.fromkeys(MODES, 0)
         self.label = os.environ.get(LABEL_VARIABLE, os.devnull)
         self.enough = driver.violations_enough(VIOLATIONS_ENOUGH)
@@ -281,9 +290,14 @@ class Worker:
         states.choose(seed, mode)
         found = states.check()
         wrong = self.full.try_state(
-            Plan.of(recording.seed), recording.messages(), states.files(), found,
-            recording.places_at(found.moment), recording.published_at(found.moment), again=again,
-        )  # fmt: skip
+            Plan.of(recording.seed),
+            recording.messages(),
+            states.files(),
+            found,
+            recording.places_at(found.moment),
+            recording.published_at(found.moment),
+            again=again,
+        )
         if found.result and not wrong:
             wrong = [f"the library reports no error where the fast engine does: {found.words}"]
         return wrong, found

@@ -9,10 +9,12 @@ from stress.plants.rewrite import rewrite
 
 ARCHIVING = (
     in_python(
-        "hour_is_one_slice", "an hour of a table is one slice of its replay, however large",
-        "limits", {ARCHIVE: 30.0},
+        "hour_is_one_slice",
+        "an hour of a table is one slice of its replay, however large",
+        "limits",
+        {ARCHIVE: 30.0},
     ),
-)  # fmt: skip
+)
 
 
 def hour_is_one_slice() -> None:

@@ -6,91 +6,169 @@ from stress.plants.plant import CLAIM, COMBINED, FAULT, in_c, in_python, switche
 
 CLAIMING = (
     switched(
-        "no_rebuild", "the state that a dead lock holder left is not repaired", "I14, I15",
+        "no_rebuild",
+        "the state that a dead lock holder left is not repaired",
+        "I14, I15",
         {CLAIM: 30.0},
     ),
     switched(
-        "late_ack", "a claim can be acknowledged when its lease is over", "I15", {CLAIM: 15.0},
+        "late_ack",
+        "a claim can be acknowledged when its lease is over",
+        "I15",
+        {CLAIM: 15.0},
     ),
     in_c(
-        "closing_is_damage", "a message counts as damaged when its worker could not map its page",
-        "I15, it comes back a second later", {FAULT: 120.0},
-        {"python/group_deliver.c": [
-            ("int damaged = is_damage(self);", "int damaged = is_damage(self) || 1;"),
-        ]},
+        "closing_is_damage",
+        "a message counts as damaged when its worker could not map its page",
+        "I15, it comes back a second later",
+        {FAULT: 120.0},
+        {
+            "python/group_deliver.c": [
+                ("int damaged = is_damage(self);", "int damaged = is_damage(self) || 1;"),
+            ]
+        },
     ),
     in_c(
-        "passed_before_claimed", "a group advances to the next message before the claim is stored",
-        "I14, a kill in between loses it", {CLAIM: 30.0},
-        {"protocol/group_claims.c": [(
-            ("    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
-            "    pq_table_advance(table, sequence + 1, next_place);\n"),
-            ("    pq_table_advance(table, sequence + 1, next_place);\n    PQ_KILL_POINT(20);\n"
-            "    set_word(record, id, PQ_RECORD_CLAIMED);\n"),
-        )]},
-    ),
-    in_c(
-        "half_claim_kept", "a claim whose claimer died before it had it stays", "I15",
-        {CLAIM: 40.0},
-        {"protocol/group_table.c": [(
-            ("        if (get_u64(OF(record, SEQUENCE)) >= next || "
-            "state_of(record) == PQ_RECORD_FREE) {"),
-            ("        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
-            "state_of(record) == PQ_RECORD_FREE) {"),
-        )]},
-    ),
-    in_c(
-        "lease_not_waited_for", "a claimed message is claimed again at half its lease", "I15",
-        {CLAIM: 20.0},
-        {"protocol/group_claims.c": [(
-            "        if (when <= by->now || steps > table->capacity) {",
-            ("        if (when <= by->now + (by->lease_end - by->now) / 2 || "
-            "steps > table->capacity) {"),
-        )]},
-    ),
-    in_c(
-        "dead_claim_revived", "a lease that ended is extended by a claimer that dies", "I15",
-        {CLAIM: 60.0},
-        {"protocol/group_claims.c": [(
-            "        set_word(record, id, PQ_RECORD_WAITS);\n    }\n    PQ_KILL_POINT(24);\n",
-            ("    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
-            "    PQ_KILL_POINT(24);\n"),
-        )]},
-    ),
-    in_c(
-        "floor_too_high", "the floor passes what waits for redelivery", "I14, retention takes it",
+        "passed_before_claimed",
+        "a group advances to the next message before the claim is stored",
+        "I14, a kill in between loses it",
         {CLAIM: 30.0},
-        {"protocol/group_table.c": [(
-            "        first != NULL ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);",
-            ("        first != NULL && state_of(first) == PQ_RECORD_CLAIMED\n"
-            "            ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);"),
-        )]},
+        {
+            "protocol/group_claims.c": [
+                (
+                    (
+                        "    set_word(record, id, PQ_RECORD_CLAIMED);\n    PQ_KILL_POINT(20);\n"
+                        "    pq_table_advance(table, sequence + 1, next_place);\n"
+                    ),
+                    (
+                        "    pq_table_advance(table, sequence + 1, next_place);\n"
+                        "    PQ_KILL_POINT(20);\n"
+                        ""
+                        "    set_word(record, id, PQ_RECORD_CLAIMED);\n"
+                    ),
+                )
+            ]
+        },
+    ),
+    in_c(
+        "half_claim_kept",
+        "a claim whose claimer died before it had it stays",
+        "I15",
+        {CLAIM: 40.0},
+        {
+            "protocol/group_table.c": [
+                (
+                    (
+                        "        if (get_u64(OF(record, SEQUENCE)) >= next || "
+                        "state_of(record) == PQ_RECORD_FREE) {"
+                    ),
+                    (
+                        "        if ((get_u64(OF(record, SEQUENCE)) >= next && 0) || "
+                        "state_of(record) == PQ_RECORD_FREE) {"
+                    ),
+                )
+            ]
+        },
+    ),
+    in_c(
+        "lease_not_waited_for",
+        "a claimed message is claimed again at half its lease",
+        "I15",
+        {CLAIM: 20.0},
+        {
+            "protocol/group_claims.c": [
+                (
+                    "        if (when <= by->now || steps > table->capacity) {",
+                    (
+                        "        if (when <= by->now + (by->lease_end - by->now) / 2 || "
+                        "steps > table->capacity) {"
+                    ),
+                )
+            ]
+        },
+    ),
+    in_c(
+        "dead_claim_revived",
+        "a lease that ended is extended by a claimer that dies",
+        "I15",
+        {CLAIM: 60.0},
+        {
+            "protocol/group_claims.c": [
+                (
+                    (
+                        "        set_word(record, id, PQ_RECORD_WAITS);\n    }\n"
+                        "    PQ_KILL_POINT(24);\n"
+                        ""
+                    ),
+                    (
+                        "    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
+                        "    PQ_KILL_POINT(24);\n"
+                    ),
+                )
+            ]
+        },
+    ),
+    in_c(
+        "floor_too_high",
+        "the floor passes what waits for redelivery",
+        "I14, retention takes it",
+        {CLAIM: 30.0},
+        {
+            "protocol/group_table.c": [
+                (
+                    (
+                        "        first != NULL ? get_u64(OF(first, SEQUENCE)) : "
+                        "pq_table_next(table, "
+                        "&place);"
+                    ),
+                    (
+                        "        first != NULL && state_of(first) == PQ_RECORD_CLAIMED\n"
+                        "            ? get_u64(OF(first, SEQUENCE)) : pq_table_next(table, &place);"
+                    ),
+                )
+            ]
+        },
     ),
     in_python(
-        "living_owners_robbed", "claims of owners that live are given to others", "I15",
+        "living_owners_robbed",
+        "claims of owners that live are given to others",
+        "I15",
         {CLAIM: 20.0},
     ),
     in_python(
-        "table_of_another_boot_believed", "a group's table is trusted after a power cut", "I14",
+        "table_of_another_boot_believed",
+        "a group's table is trusted after a power cut",
+        "I14",
         {CLAIM: 30.0},
     ),
     in_python(
-        "only_snapshot_overwritten", "a snapshot is written over the one on stable storage", "I14",
+        "only_snapshot_overwritten",
+        "a snapshot is written over the one on stable storage",
+        "I14",
         {CLAIM: 60.0},
     ),
     in_python(
-        "dead_letter_forgotten", "a spent message is acknowledged and not kept", "I14",
+        "dead_letter_forgotten",
+        "a spent message is acknowledged and not kept",
+        "I14",
         {CLAIM: 40.0},
     ),
     in_python(
-        "rejected_again", "a rejected message is delivered again when its lease ends", "I14",
+        "rejected_again",
+        "a rejected message is delivered again when its lease ends",
+        "I14",
         {CLAIM: 20.0, COMBINED: 60.0},
     ),
     in_python(
-        "rejected_and_gone", "a rejected message is acknowledged and not kept", "I14",
+        "rejected_and_gone",
+        "a rejected message is acknowledged and not kept",
+        "I14",
         {CLAIM: 20.0, COMBINED: 60.0},
     ),
     in_python(
-        "rejected_twice", "a rejected message is two dead letters", "accounting", {CLAIM: 20.0},
+        "rejected_twice",
+        "a rejected message is two dead letters",
+        "accounting",
+        {CLAIM: 20.0},
     ),
-)  # fmt: skip
+)

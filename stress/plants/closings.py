@@ -20,26 +20,36 @@ if TYPE_CHECKING:
 
 CLOSINGS = (
     in_python(
-        "directory_held_as_a_number", "closing takes the directory from operations under way",
-        "I10, another queue's pages are replaced", {CLOSE: 30.0, COMBINED: 30.0},
+        "directory_held_as_a_number",
+        "closing takes the directory from operations under way",
+        "I10, another queue's pages are replaced",
+        {CLOSE: 30.0, COMBINED: 30.0},
     ),
     in_python(
-        "two_workers_started", "two simultaneous first jobs start two threads",
-        "a wait without end", {CLOSE: 90.0, COMBINED: 180.0},
+        "two_workers_started",
+        "two simultaneous first jobs start two threads",
+        "a wait without end",
+        {CLOSE: 90.0, COMBINED: 180.0},
     ),
     in_python(
-        "events_locked_by_ctrl_c", "an interrupted close() leaves the lock of an event taken",
-        "a wait without end", {CLOSE: 120.0},
+        "events_locked_by_ctrl_c",
+        "an interrupted close() leaves the lock of an event taken",
+        "a wait without end",
+        {CLOSE: 120.0},
     ),
     in_python(
-        "opened_before_it_is_owned", "Ctrl-C between opening and owning leaves a file open",
-        "no descriptor outlives its owner", {CLOSE: 60.0},
+        "opened_before_it_is_owned",
+        "Ctrl-C between opening and owning leaves a file open",
+        "no descriptor outlives its owner",
+        {CLOSE: 60.0},
     ),
     in_python(
-        "get_waits_in_a_closed_queue", "closing wakes no waiter of the drop-in",
-        "a wait without end", {CLOSE: 40.0},
+        "get_waits_in_a_closed_queue",
+        "closing wakes no waiter of the drop-in",
+        "a wait without end",
+        {CLOSE: 40.0},
     ),
-)  # fmt: skip
+)
 
 
 class _Number:

@@ -14,18 +14,24 @@ from stress.plants.rewrite import rewrite
 
 COMBINING = (
     in_python(
-        "manifest_looked_for_once", "two first shippers: one takes the other's files for a queue",
-        "false report of damage", {COMBINED: 240.0},
+        "manifest_looked_for_once",
+        "two first shippers: one takes the other's files for a queue",
+        "false report of damage",
+        {COMBINED: 240.0},
     ),
     in_python(
-        "closed_is_damaged", "a queue that is closed while it is verified is called damaged",
-        "false report of damage", {COMBINED: 30.0},
+        "closed_is_damaged",
+        "a queue that is closed while it is verified is called damaged",
+        "false report of damage",
+        {COMBINED: 30.0},
     ),
     in_python(
-        "imported_beside_a_fork", "a child is forked while another thread imports, and hangs",
-        "forks", {COMBINED: 60.0},
+        "imported_beside_a_fork",
+        "a child is forked while another thread imports, and hangs",
+        "forks",
+        {COMBINED: 60.0},
     ),
-)  # fmt: skip
+)
 
 
 def manifest_looked_for_once() -> None:

@@ -9,47 +9,67 @@ from stress.plants.rewrite import rewrite
 
 COMPRESSING = (
     in_python(
-        "end_mark_left_out", "a page is compressed without its end-of-page marker",
-        "I16, the next page is unreachable", {COMPRESSION: 15.0},
-    ),
-    in_python(
-        "page_away_for_a_moment", "the page is removed before the compressed one has its name",
-        "I16, a missing page", {COMPRESSION: 25.0},
-    ),
-    in_python(
-        "index_away_too_early", "the index is removed before the compressed page has the name",
-        "I16, a plain page without its index", {COMPRESSION: 20.0},
-    ),
-    in_python(
-        "index_left_for_good", "a run does not remove the index that a killed one left",
-        "space that is never given back", {COMPRESSION: 60.0},
-    ),
-    in_python(
-        "compressing_unlocked", "two processes compress one page at once",
-        "I16, half of a file gets the name", {COMPRESSION: 40.0},
-    ),
-    in_python(
-        "written_and_not_compared", "a block is not written, and not compared", "I16, lost",
+        "end_mark_left_out",
+        "a page is compressed without its end-of-page marker",
+        "I16, the next page is unreachable",
         {COMPRESSION: 15.0},
     ),
     in_python(
-        "memory_given_twice", "inflated memory is given away under its reader",
-        "false report of damage", {COMPRESSION: 45.0},
+        "page_away_for_a_moment",
+        "the page is removed before the compressed one has its name",
+        "I16, a missing page",
+        {COMPRESSION: 25.0},
     ),
     in_python(
-        "first_word_not_stored", "a block that is inflated stays unseen", "false report of damage",
+        "index_away_too_early",
+        "the index is removed before the compressed page has the name",
+        "I16, a plain page without its index",
+        {COMPRESSION: 20.0},
+    ),
+    in_python(
+        "index_left_for_good",
+        "a run does not remove the index that a killed one left",
+        "space that is never given back",
+        {COMPRESSION: 60.0},
+    ),
+    in_python(
+        "compressing_unlocked",
+        "two processes compress one page at once",
+        "I16, half of a file gets the name",
+        {COMPRESSION: 40.0},
+    ),
+    in_python(
+        "written_and_not_compared",
+        "a block is not written, and not compared",
+        "I16, lost",
         {COMPRESSION: 15.0},
     ),
     in_python(
-        "larger_than_its_page_is_damage", "a page that would not shrink is called damaged",
-        "false report of damage", {COMBINED: 60.0},
+        "memory_given_twice",
+        "inflated memory is given away under its reader",
+        "false report of damage",
+        {COMPRESSION: 45.0},
+    ),
+    in_python(
+        "first_word_not_stored",
+        "a block that is inflated stays unseen",
+        "false report of damage",
+        {COMPRESSION: 15.0},
+    ),
+    in_python(
+        "larger_than_its_page_is_damage",
+        "a page that would not shrink is called damaged",
+        "false report of damage",
+        {COMBINED: 60.0},
     ),
     in_c(
-        "unfilled_is_the_end", "a block that is not inflated yet is taken for the end",
-        "messages that are not read", {COMPRESSION: 15.0},
+        "unfilled_is_the_end",
+        "a block that is not inflated yet is taken for the end",
+        "messages that are not read",
+        {COMPRESSION: 15.0},
         {"python/reader.c": [("self->page->filler != Py_None", "0")]},
     ),
-)  # fmt: skip
+)
 
 
 def end_mark_left_out() -> None:

@@ -13,38 +13,54 @@ from stress.plants.rewrite import rewrite
 
 FLOWS = (
     in_python(
-        "flow_acks_what_it_hands_out", "an element is acknowledged before it was worked on",
-        "I11, lost at a kill", {FLOW: 15.0},
+        "flow_acks_what_it_hands_out",
+        "an element is acknowledged before it was worked on",
+        "I11, lost at a kill",
+        {FLOW: 15.0},
     ),
     in_python(
-        "flow_forgets_the_last_message", "the upstream is not told where to continue",
-        "elements twice in the queue", {FLOW: 15.0},
+        "flow_forgets_the_last_message",
+        "the upstream is not told where to continue",
+        "elements twice in the queue",
+        {FLOW: 15.0},
     ),
     in_python(
-        "last_message_not_kept", "retention takes the last message, which a flow continues after",
-        "elements twice in the queue", {FLOW: 20.0, COMBINED: 30.0},
+        "last_message_not_kept",
+        "retention takes the last message, which a flow continues after",
+        "elements twice in the queue",
+        {FLOW: 20.0, COMBINED: 30.0},
     ),
     in_python(
-        "flow_ends_with_its_upstream", "the flow ends before all that was stored came out",
-        "elements that never come out", {FLOW: 15.0},
+        "flow_ends_with_its_upstream",
+        "the flow ends before all that was stored came out",
+        "elements that never come out",
+        {FLOW: 15.0},
     ),
     in_python(
-        "name_let_go_before_the_pump", "another flow begins while this one still stores",
-        "elements twice in the queue", {FLOW: 40.0},
+        "name_let_go_before_the_pump",
+        "another flow begins while this one still stores",
+        "elements twice in the queue",
+        {FLOW: 40.0},
     ),
     in_python(
-        "taken_before_a_suspension", "a coroutine that can be cancelled has taken a message",
-        "a message lost by cancelling", {CANCEL: 10.0},
+        "taken_before_a_suspension",
+        "a coroutine that can be cancelled has taken a message",
+        "a message lost by cancelling",
+        {CANCEL: 10.0},
     ),
     in_python(
-        "sent_behind_a_cancellation", "a send that waits for room continues when it is cancelled",
-        "a cancelled message is there", {CANCEL: 20.0},
-    ),
-    in_python(
-        "bell_never_rings", "the notifier's thread wakes no waiter", "I7, a missed wake-up",
+        "sent_behind_a_cancellation",
+        "a send that waits for room continues when it is cancelled",
+        "a cancelled message is there",
         {CANCEL: 20.0},
     ),
-)  # fmt: skip
+    in_python(
+        "bell_never_rings",
+        "the notifier's thread wakes no waiter",
+        "I7, a missed wake-up",
+        {CANCEL: 20.0},
+    ),
+)
 
 
 def flow_acks_what_it_hands_out() -> None:

@@ -8,34 +8,48 @@ from stress.plants.rewrite import rewrite
 
 JOURNALING = (
     in_python(
-        "snapshot_before_flush", "a snapshot gets its name before the log is flushed",
-        "I22, a state of entries that a cut took", {JOURNAL: 40.0, JOURNAL_CUT: 90.0},
+        "snapshot_before_flush",
+        "a snapshot gets its name before the log is flushed",
+        "I22, a state of entries that a cut took",
+        {JOURNAL: 40.0, JOURNAL_CUT: 90.0},
     ),
     in_python(
-        "snapshot_beyond_tail_believed", "a snapshot of entries that the log does not have is used",
-        "I22, two histories", {JOURNAL: 40.0, JOURNAL_CUT: 60.0},
+        "snapshot_beyond_tail_believed",
+        "a snapshot of entries that the log does not have is used",
+        "I22, two histories",
+        {JOURNAL: 40.0, JOURNAL_CUT: 60.0},
     ),
     in_python(
-        "pin_before_rename", "the log is let go before the snapshot that replaces it has its name",
-        "J4, entries gone without a snapshot", {JOURNAL: 40.0, JOURNAL_CUT: 60.0},
+        "pin_before_rename",
+        "the log is let go before the snapshot that replaces it has its name",
+        "J4, entries gone without a snapshot",
+        {JOURNAL: 40.0, JOURNAL_CUT: 60.0},
     ),
     in_python(
-        "snapshot_not_flushed", "a snapshot gets its name before its own pages are on disk",
-        "I22, no snapshot after a cut", {JOURNAL: 60.0, JOURNAL_CUT: 90.0},
+        "snapshot_not_flushed",
+        "a snapshot gets its name before its own pages are on disk",
+        "I22, no snapshot after a cut",
+        {JOURNAL: 60.0, JOURNAL_CUT: 90.0},
     ),
     in_python(
-        "log_kept_for_the_newest_only", "the log is kept from the newest snapshot on",
-        "J4, a damaged snapshot has no one before it", {JOURNAL: 20.0},
+        "log_kept_for_the_newest_only",
+        "the log is kept from the newest snapshot on",
+        "J4, a damaged snapshot has no one before it",
+        {JOURNAL: 20.0},
     ),
     in_python(
-        "digest_unchecked", "the digest of a snapshot is not compared",
-        "I22, a state that no entries lead to", {JOURNAL: 80.0},
+        "digest_unchecked",
+        "the digest of a snapshot is not compared",
+        "I22, a state that no entries lead to",
+        {JOURNAL: 80.0},
     ),
     in_python(
-        "update_not_conditional", "an update is appended whoever came first",
-        "I21, decided on another state", {JOURNAL: 20.0, TASK: 20.0},
+        "update_not_conditional",
+        "an update is appended whoever came first",
+        "I21, decided on another state",
+        {JOURNAL: 20.0, TASK: 20.0},
     ),
-)  # fmt: skip
+)
 
 
 def snapshot_before_flush() -> None:

@@ -15,105 +15,163 @@ from stress.plants.rewrite import rewrite
 
 KEEPING = (
     in_python(
-        "head_moved_after_files", "pages are removed before the head moves", "I12",
+        "head_moved_after_files",
+        "pages are removed before the head moves",
+        "I12",
         {RETAIN: 25.0},
     ),
     in_c(
-        "retired_page_sought", "a page that stays mapped is searched when retention has removed it",
-        "I12", {RETAIN: 25.0},
-        {"python/reader.c": [
-            ("number >= pq_load_u64(head->base + PQ_READ_META_HEAD_PAGE)", "head != NULL"),
-        ]},
+        "retired_page_sought",
+        "a page that stays mapped is searched when retention has removed it",
+        "I12",
+        {RETAIN: 25.0},
+        {
+            "python/reader.c": [
+                ("number >= pq_load_u64(head->base + PQ_READ_META_HEAD_PAGE)", "head != NULL"),
+            ]
+        },
     ),
     in_python(
-        "head_page_first", "the head's page is stored before its sequence", "I12", {RETAIN: 240.0},
+        "head_page_first",
+        "the head's page is stored before its sequence",
+        "I12",
+        {RETAIN: 240.0},
     ),
     in_python(
-        "unacked_not_looked_at", "retention takes what is not acknowledged", "I11",
+        "unacked_not_looked_at",
+        "retention takes what is not acknowledged",
+        "I11",
         {RETAIN: 15.0},
     ),
     in_python(
-        "acknowledged_by_one", "what one consumer has acknowledged goes, whatever others need",
-        "I11", {RETAIN: 60.0},
+        "acknowledged_by_one",
+        "what one consumer has acknowledged goes, whatever others need",
+        "I11",
+        {RETAIN: 60.0},
     ),
     in_python(
-        "trim_is_quadratic", "the directory is listed for each removed page, under the lock",
-        "senders get LockTimeout", {RETAIN: 25.0, COMBINED: 30.0},
+        "trim_is_quadratic",
+        "the directory is listed for each removed page, under the lock",
+        "senders get LockTimeout",
+        {RETAIN: 25.0, COMBINED: 30.0},
     ),
     in_python(
-        "moved_consumer_not_looked_at", "rewinds of consumers are not checked under the lock",
-        "I11, retention passes it", {RETAIN: 40.0},
-    ),
-    in_python(
-        "trim_without_lock", "two trim at once", "I12, the head gets another's sequence",
+        "moved_consumer_not_looked_at",
+        "rewinds of consumers are not checked under the lock",
+        "I11, retention passes it",
         {RETAIN: 40.0},
     ),
     in_python(
-        "page_emptied_before_it_goes", "a retired page is truncated and then removed",
-        "a reader inside does not finish", {RETAIN: 25.0},
+        "trim_without_lock",
+        "two trim at once",
+        "I12, the head gets another's sequence",
+        {RETAIN: 40.0},
     ),
     in_python(
-        "room_never_asked_for", "the next page is made even if max_bytes forbids it",
-        "the disk fills", {RETAIN: 25.0},
+        "page_emptied_before_it_goes",
+        "a retired page is truncated and then removed",
+        "a reader inside does not finish",
+        {RETAIN: 25.0},
     ),
     in_python(
-        "expired_without_head", "a consumer that lags is not told where to continue", "Expired",
+        "room_never_asked_for",
+        "the next page is made even if max_bytes forbids it",
+        "the disk fills",
+        {RETAIN: 25.0},
+    ),
+    in_python(
+        "expired_without_head",
+        "a consumer that lags is not told where to continue",
+        "Expired",
         {RETAIN: 30.0},
     ),
     in_python(
-        "ack_before_receive", "what is received counts as acknowledged", "I11, lost at a kill",
+        "ack_before_receive",
+        "what is received counts as acknowledged",
+        "I11, lost at a kill",
         {RETAIN: 20.0, SKIP: 25.0},
     ),
     in_python(
-        "cursor_not_lowered", "recovery leaves a cursor ahead of the tail",
-        "I11, messages are skipped", {SKIP: 30.0},
+        "cursor_not_lowered",
+        "recovery leaves a cursor ahead of the tail",
+        "I11, messages are skipped",
+        {SKIP: 30.0},
     ),
     in_python(
-        "lowered_cursor_not_synced", "a cursor that was lowered can come back",
-        "I11, after the next power cut", {SKIP: 60.0},
-    ),
-    in_python(
-        "cursor_not_synced_before_head", "pages are removed for a cursor that is not on the disk",
-        "I11, what comes back needs what is gone", {SKIP: 60.0},
-    ),
-    in_python(
-        "head_not_synced", "pages are removed before the head is synced", "I12, a missing page",
+        "lowered_cursor_not_synced",
+        "a cursor that was lowered can come back",
+        "I11, after the next power cut",
         {SKIP: 60.0},
     ),
     in_python(
-        "new_head_page_not_synced", "the head moves to a page that is not on the disk",
-        "I12, a missing page", {SKIP: 60.0},
+        "cursor_not_synced_before_head",
+        "pages are removed for a cursor that is not on the disk",
+        "I11, what comes back needs what is gone",
+        {SKIP: 60.0},
     ),
     in_python(
-        "place_found_without_lock", "a consumer finds its place and keeps it without the lock",
-        "I11, retention passes it in between", {RETAIN: 60.0},
+        "head_not_synced",
+        "pages are removed before the head is synced",
+        "I12, a missing page",
+        {SKIP: 60.0},
     ),
     in_python(
-        "page_not_held", "a page's file is reused while a reader has it mapped", "I13",
+        "new_head_page_not_synced",
+        "the head moves to a page that is not on the disk",
+        "I12, a missing page",
+        {SKIP: 60.0},
+    ),
+    in_python(
+        "place_found_without_lock",
+        "a consumer finds its place and keeps it without the lock",
+        "I11, retention passes it in between",
+        {RETAIN: 60.0},
+    ),
+    in_python(
+        "page_not_held",
+        "a page's file is reused while a reader has it mapped",
+        "I13",
         {RETAIN: 40.0},
     ),
     in_c(
-        "reused_without_lock", "retired pages are reused even if they are still mapped", "I13",
+        "reused_without_lock",
+        "retired pages are reused even if they are still mapped",
+        "I13",
         {RETAIN: 40.0},
-        {"python/mapped_file.c": [(
-            "if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {",
-            "if (error == 0 && fd < 0) {",
-        )]},
+        {
+            "python/mapped_file.c": [
+                (
+                    "if (error == 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {",
+                    "if (error == 0 && fd < 0) {",
+                )
+            ]
+        },
     ),
     in_c(
-        "reused_without_zeroing", "a page that is used again shows what it held", "I13",
+        "reused_without_zeroing",
+        "a page that is used again shows what it held",
+        "I13",
         {RETAIN: 40.0},
         {"python/mapped_file.c": [("            memset(*base, 0, (size_t)wanted->bytes);\n", "")]},
     ),
     in_c(
-        "reused_header_not_synced", "the old header can come back under the new name", "I13",
+        "reused_header_not_synced",
+        "the old header can come back under the new name",
+        "I13",
         {SKIP: 90.0},
-        {"python/mapped_file.c": [(
-            "error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : errno;",
-            "error = 0;",
-        )]},
+        {
+            "python/mapped_file.c": [
+                (
+                    (
+                        "error = msync(*base, (size_t)sysconf(_SC_PAGESIZE), MS_SYNC) == 0 ? 0 : "
+                        "errno;"
+                    ),
+                    "error = 0;",
+                )
+            ]
+        },
     ),
-)  # fmt: skip
+)
 
 
 def acknowledged_by_one() -> None:
@@ -280,9 +338,7 @@ def lowered_cursor_not_synced() -> None:
 
 def cursor_not_synced_before_head() -> None:
     """T1 leaves the cursors out."""
-    rewrite(
-        trimmer.Trimmer, "_secure", ("sync_cursor(folder, prefix, name)", "pass")
-    )  # fmt: skip
+    rewrite(trimmer.Trimmer, "_secure", ("sync_cursor(folder, prefix, name)", "pass"))
 
 
 def head_not_synced() -> None:

@@ -11,54 +11,78 @@ from stress.plants.rewrite import rewrite
 
 LARGE = (
     in_python(
-        "visible_before_its_last_fragment", "fragments get their names after the mark that leads "
-        "to them", "I23, a message without its end", {KILL: 20.0, STEP: 40.0},
+        "visible_before_its_last_fragment",
+        "fragments get their names after the mark that leads to them",
+        "I23, a message without its end",
+        {KILL: 20.0, STEP: 40.0},
     ),
     in_python(
-        "wrong_fragment_joined", "neither the ordinal nor the offset of a fragment is compared",
-        "I23, bytes in another order than sent", {DAMAGE: 30.0},
+        "wrong_fragment_joined",
+        "neither the ordinal nor the offset of a fragment is compared",
+        "I23, bytes in another order than sent",
+        {DAMAGE: 30.0},
     ),
     in_python(
-        "half_a_message_kept", "retention takes pages in which no message begins for empty ones",
-        "I23, a message without some of its fragments", {RETAIN: 60.0},
+        "half_a_message_kept",
+        "retention takes pages in which no message begins for empty ones",
+        "I23, a message without some of its fragments",
+        {RETAIN: 60.0},
     ),
     in_python(
-        "staged_pages_not_synced", "a fragment's page is not synced before the mark that leads "
-        "to it", "I19, a power cut leaves some messages of a batch", {SIM: 60.0},
+        "staged_pages_not_synced",
+        "a fragment's page is not synced before the mark that leads to it",
+        "I19, a power cut leaves some messages of a batch",
+        {SIM: 60.0},
     ),
     switched(
-        "fragment_unchecked", "the checksum of a fragment's block is not compared",
-        "I23, bytes that were not sent", {DAMAGE: 30.0},
+        "fragment_unchecked",
+        "the checksum of a fragment's block is not compared",
+        "I23, bytes that were not sent",
+        {DAMAGE: 30.0},
     ),
     in_python(
-        "fragments_not_recovered", "recovery after a power cut checks no fragments of a message",
-        "I23, a message without all of its bytes", {SIM: 180.0},
+        "fragments_not_recovered",
+        "recovery after a power cut checks no fragments of a message",
+        "I23, a message without all of its bytes",
+        {SIM: 180.0},
     ),
     in_python(
-        "commit_not_recovered", "recovery after a power cut checks each page of a commit by itself",
-        "I19, some messages of a batch", {SIM: 60.0},
+        "commit_not_recovered",
+        "recovery after a power cut checks each page of a commit by itself",
+        "I19, some messages of a batch",
+        {SIM: 60.0},
     ),
     in_python(
-        "last_page_of_a_commit_not_checked", "recovery takes a commit for whole without what its "
-        "last page has", "I19, some messages of a batch", {SIM: 60.0},
+        "last_page_of_a_commit_not_checked",
+        "recovery takes a commit for whole without what its last page has",
+        "I19, some messages of a batch",
+        {SIM: 60.0},
     ),
     in_python(
-        "flag_of_a_dropped_commit_kept", "the page in which recovery dropped a commit keeps the "
-        "flag that the commit goes on", "I5, a message that was flushed into it", {CUT: 90.0},
+        "flag_of_a_dropped_commit_kept",
+        "the page in which recovery dropped a commit keeps the flag that the commit goes on",
+        "I5, a message that was flushed into it",
+        {CUT: 90.0},
     ),
     in_python(
-        "live_writers_pages_removed", "staged pages are removed, whether their writer lives or not",
-        "I23, what is being written is gone", {KILL: 20.0},
+        "live_writers_pages_removed",
+        "staged pages are removed, whether their writer lives or not",
+        "I23, what is being written is gone",
+        {KILL: 20.0},
     ),
     in_python(
-        "filled_out_of_order", "pages that were filled at the same time are taken in another order",
-        "I1, messages in another order than sent", {KILL: 20.0},
+        "filled_out_of_order",
+        "pages that were filled at the same time are taken in another order",
+        "I1, messages in another order than sent",
+        {KILL: 20.0},
     ),
     in_python(
-        "next_page_counted", "a page that a dead producer left is counted with the active one",
-        "what fits into a queue is refused for ever", {CANCEL: 10.0},
+        "next_page_counted",
+        "a page that a dead producer left is counted with the active one",
+        "what fits into a queue is refused for ever",
+        {CANCEL: 10.0},
     ),
-)  # fmt: skip
+)
 
 
 def visible_before_its_last_fragment() -> None:

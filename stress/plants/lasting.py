@@ -11,42 +11,63 @@ from stress.plants.rewrite import rewrite
 
 LASTING = (
     in_python(
-        "empty_page_given_up", "repair leaves the header of an empty active page as it is",
-        "a queue that neither opens nor repairs", {DAMAGE: 30.0},
+        "empty_page_given_up",
+        "repair leaves the header of an empty active page as it is",
+        "a queue that neither opens nor repairs",
+        {DAMAGE: 30.0},
     ),
     in_python(
-        "wrong_headers_passed_over", "verify takes every wrong header for one that recovery writes",
-        "opening refuses what verify calls sound", {DAMAGE: 120.0},
+        "wrong_headers_passed_over",
+        "verify takes every wrong header for one that recovery writes",
+        "opening refuses what verify calls sound",
+        {DAMAGE: 120.0},
     ),
     in_python(
-        "cursor_of_any_name", "a cursor may be that of another consumer",
-        "a consumer that resumes at another one's place", {DAMAGE: 30.0},
+        "cursor_of_any_name",
+        "a cursor may be that of another consumer",
+        "a consumer that resumes at another one's place",
+        {DAMAGE: 30.0},
     ),
     in_c(
-        "standard_numbers_taken", "a file of the queue gets the number of a closed stream",
-        "what is printed lands in a page", {PIPE: 20.0},
+        "standard_numbers_taken",
+        "a file of the queue gets the number of a closed stream",
+        "what is printed lands in a page",
+        {PIPE: 20.0},
         {"python/descriptor.c": [("    if (fd <= STANDARD_MAX) {", "    if (0) {")]},
     ),
     in_python(
-        "own_clock_believed", "leases go by the clock of each container", "a lease that is robbed",
+        "own_clock_believed",
+        "leases go by the clock of each container",
+        "a lease that is robbed",
         {APART: 20.0},
     ),
     in_python(
-        "group_closed_without_state", "closing a group writes no snapshot",
-        "acknowledgements that another mount does not see", {APART: 20.0},
+        "group_closed_without_state",
+        "closing a group writes no snapshot",
+        "acknowledgements that another mount does not see",
+        {APART: 20.0},
     ),
     in_python(
-        "boot_not_asked_for", "a process without a boot id writes all the same",
-        "a power cut that is not noticed", {APART: 20.0},
+        "boot_not_asked_for",
+        "a process without a boot id writes all the same",
+        "a power cut that is not noticed",
+        {APART: 20.0},
     ),
     in_c(
-        "fork_not_counted", "the child of a fork takes its parent's handles for its own",
-        "two that write with one lock", {COMBINED: 30.0},
-        {"python/module.c": [(
-            "static void forked(void) { pq_fork_count += 1; }", "static void forked(void) {}",
-        )]},
+        "fork_not_counted",
+        "the child of a fork takes its parent's handles for its own",
+        "two that write with one lock",
+        {COMBINED: 30.0},
+        {
+            "python/module.c": [
+                (
+                    "static void forked(void) { pq_fork_count += 1; }",
+                    "static void forked(void) {}",
+                )
+            ]
+        },
     ),
-)  # fmt: skip
+)
 
 
 def empty_page_given_up() -> None:

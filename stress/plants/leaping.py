@@ -10,37 +10,69 @@ from stress.plants.rewrite import rewrite
 
 LEAPING = (
     in_python(
-        "published_again", "the ledger is used for the first pieces of a writer only",
-        "I19, a piece of work that is there twice", {COMBINED: 30.0},
+        "published_again",
+        "the ledger is used for the first pieces of a writer only",
+        "I19, a piece of work that is there twice",
+        {COMBINED: 30.0},
     ),
     in_c(
-        "page_number_before_mark", "producers continue in the last page before the marker links it",
-        "I19, unreachable messages", {STEP: 40.0},
-        {"protocol/bulk_commit.c": [(
-            "    PQ_KILL_POINT(33);\n",
-            ("    pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, beyond->page_number);\n"
-            "    PQ_KILL_POINT(33);\n"),
-        )]},
+        "page_number_before_mark",
+        "producers continue in the last page before the marker links it",
+        "I19, unreachable messages",
+        {STEP: 40.0},
+        {
+            "protocol/bulk_commit.c": [
+                (
+                    "    PQ_KILL_POINT(33);\n",
+                    (
+                        "    pq_store_u64(at->meta + PQ_WRITE_META_PAGE_NUMBER, "
+                        "beyond->page_number);\n"
+                        ""
+                        "    PQ_KILL_POINT(33);\n"
+                    ),
+                )
+            ]
+        },
     ),
     in_c(
-        "half_batch_passes_for_mark", "half a batch at the tail is taken for the end-of-page mark",
-        "I19, unreachable pages", {BYTES: 15.0},
-        {"protocol/bulk_commit.c": [(
-            ("    pq_frame frame; /* no marker after a partial batch: it is never read */\n"
-            "    int is_marked = pq_check_at(at, position, sequence, &frame) == PQ_READ_END;\n"),
-            "    int is_marked = pq_load_u32(at->page + position) != 0;\n",
-        )]},
+        "half_batch_passes_for_mark",
+        "half a batch at the tail is taken for the end-of-page mark",
+        "I19, unreachable pages",
+        {BYTES: 15.0},
+        {
+            "protocol/bulk_commit.c": [
+                (
+                    (
+                        "    pq_frame frame; /* no marker after a partial batch: it "
+                        "is never read */\n"
+                        ""
+                        "    int is_marked = pq_check_at(at, position, sequence, &frame) == "
+                        "PQ_READ_END;\n"
+                    ),
+                    "    int is_marked = pq_load_u32(at->page + position) != 0;\n",
+                )
+            ]
+        },
     ),
     in_c(
-        "frozen_page_takes_more", "a producer that no longer rolls continues in a frozen page",
-        "I19, frames of other places", {BYTES: 15.0},
-        {"protocol/bulk_commit.c": [(
-            "at->first_sequence + tail->count + 1);", "at->first_sequence + tail->count);",
-        )]},
+        "frozen_page_takes_more",
+        "a producer that no longer rolls continues in a frozen page",
+        "I19, frames of other places",
+        {BYTES: 15.0},
+        {
+            "protocol/bulk_commit.c": [
+                (
+                    "at->first_sequence + tail->count + 1);",
+                    "at->first_sequence + tail->count);",
+                )
+            ]
+        },
     ),
     in_c(
-        "batches_kept_in_stamp", "pages get sequences that keep the batches they were staged in",
-        "I8, what is lost is whole batches", {BYTES: 15.0},
+        "batches_kept_in_stamp",
+        "pages get sequences that keep the batches they were staged in",
+        "I8, what is lost is whole batches",
+        {BYTES: 15.0},
         {
             "protocol/assign_sequences.c": [
                 ("            frame->word &= ~(uint32_t)PQ_MORE_OF_BATCH;\n", ""),
@@ -48,38 +80,54 @@ LEAPING = (
         },
     ),
     in_python(
-        "mark_before_pages", "pages are not synced before the mark that leads to them",
-        "I19, a power cut leaves a part", {SIM: 45.0},
+        "mark_before_pages",
+        "pages are not synced before the mark that leads to them",
+        "I19, a power cut leaves a part",
+        {SIM: 45.0},
     ),
     in_python(
-        "entry_before_mark", "the ledger's entry is written before its messages are published",
-        "I19, a piece of work that is lost", {STEP: 40.0},
+        "entry_before_mark",
+        "the ledger's entry is written before its messages are published",
+        "I19, a piece of work that is lost",
+        {STEP: 40.0},
     ),
     in_python(
-        "given_up_and_not_synced", "what a dead publisher left is removed, but not for good",
-        "I19, a power cut publishes them after all", {SIM: 150.0},
+        "given_up_and_not_synced",
+        "what a dead publisher left is removed, but not for good",
+        "I19, a power cut publishes them after all",
+        {SIM: 150.0},
     ),
     in_python(
-        "half_a_roll_believed", "recovery begins in a page that was never rolled into",
-        "I5, a false report of damage", {SIM: 150.0},
+        "half_a_roll_believed",
+        "recovery begins in a page that was never rolled into",
+        "I5, a false report of damage",
+        {SIM: 150.0},
     ),
     in_python(
-        "mark_not_looked_for", "what a dead publisher had published is removed",
-        "I3, messages that readers have seen are gone", {STEP: 40.0},
+        "mark_not_looked_for",
+        "what a dead publisher had published is removed",
+        "I3, messages that readers have seen are gone",
+        {STEP: 40.0},
     ),
     in_python(
-        "fragments_end_recovery", "recovery ends at a page that has a fragment and no message",
-        "I19, published messages after it are taken for damage", {STEP: 60.0},
+        "fragments_end_recovery",
+        "recovery ends at a page that has a fragment and no message",
+        "I19, published messages after it are taken for damage",
+        {STEP: 60.0},
     ),
     in_python(
-        "mark_at_tail_passed_over", "verify does not look for an end-of-page mark at the tail",
-        "false report of damage", {STEP: 90.0},
+        "mark_at_tail_passed_over",
+        "verify does not look for an end-of-page mark at the tail",
+        "false report of damage",
+        {STEP: 90.0},
     ),
     in_python(
-        "tail_is_the_end", "a cursor after the tail words is taken for one of another file",
-        "I3, acknowledged messages are received again", {STEP: 60.0},
+        "tail_is_the_end",
+        "a cursor after the tail words is taken for one of another file",
+        "I3, acknowledged messages are received again",
+        {STEP: 60.0},
     ),
-)  # fmt: skip
+)
 
 
 def published_again() -> None:

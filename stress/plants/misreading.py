@@ -8,14 +8,18 @@ from stress.plants.rewrite import rewrite
 
 MISREADING = (
     in_python(
-        "record_believed", "the checksum of a ledger's entry is not compared",
-        "a piece of work that is lost, or sent twice", {RECORD: 5.0},
+        "record_believed",
+        "the checksum of a ledger's entry is not compared",
+        "a piece of work that is lost, or sent twice",
+        {RECORD: 5.0},
     ),
     in_python(
-        "deep_record_ends_bare", "a record that is nested deep ends in a bare error",
-        "typed errors", {RECORD: 10.0},
+        "deep_record_ends_bare",
+        "a record that is nested deep ends in a bare error",
+        "typed errors",
+        {RECORD: 10.0},
     ),
-)  # fmt: skip
+)
 
 
 def record_believed() -> None:

@@ -8,18 +8,24 @@ from stress.plants.rewrite import rewrite
 
 PIPING = (
     in_python(
-        "written_is_taken", "a message is acknowledged when the pipe has it",
-        "I11, lost with the reader", {PIPE: 10.0},
+        "written_is_taken",
+        "a message is acknowledged when the pipe has it",
+        "I11, lost with the reader",
+        {PIPE: 10.0},
     ),
     in_python(
-        "acknowledged_before_it_is_written", "a message is acknowledged first",
-        "I11, lost with either", {PIPE: 10.0},
+        "acknowledged_before_it_is_written",
+        "a message is acknowledged first",
+        "I11, lost with either",
+        {PIPE: 10.0},
     ),
     in_python(
-        "closed_streams_left_closed", "descriptors that were closed at the start stay so",
-        "a file of a queue is stderr", {PIPE: 10.0},
+        "closed_streams_left_closed",
+        "descriptors that were closed at the start stay so",
+        "a file of a queue is stderr",
+        {PIPE: 10.0},
     ),
-)  # fmt: skip
+)
 
 
 def written_is_taken() -> None:

@@ -17,49 +17,71 @@ if TYPE_CHECKING:
 
 RINGS = (
     in_c(
-        "renewed_while_it_is_read", "a ring uses a page again that a reader has mapped", "I13",
+        "renewed_while_it_is_read",
+        "a ring uses a page again that a reader has mapped",
+        "I13",
         {RING: 20.0},
-        {"python/mapped_file.c": [(
-            "    if (flock(self->fd, LOCK_EX | LOCK_NB) != 0) {",
-            "    if (self->fd < 0) {",
-        )]},
+        {
+            "python/mapped_file.c": [
+                (
+                    "    if (flock(self->fd, LOCK_EX | LOCK_NB) != 0) {",
+                    "    if (self->fd < 0) {",
+                )
+            ]
+        },
     ),
     in_c(
-        "lent_without_its_lock", "a reader uses a map that it kept without its lock", "I13",
+        "lent_without_its_lock",
+        "a reader uses a map that it kept without its lock",
+        "I13",
         {RING: 20.0},
         {"python/mapped_file.c": [("    int error = hold(self->fd);", "    int error = 0;")]},
     ),
     in_python(
-        "ring_forgets_groups", "a ring uses a page again that a group still needs",
-        "I14, a dead worker's messages are gone", {RING: 20.0},
+        "ring_forgets_groups",
+        "a ring uses a page again that a group still needs",
+        "I14, a dead worker's messages are gone",
+        {RING: 20.0},
     ),
     in_c(
-        "last_ack_wakes_no_sender", "the bell rings only for more than the sender waits for",
-        "I7, a slow ring", {RING: 20.0},
+        "last_ack_wakes_no_sender",
+        "the bell rings only for more than the sender waits for",
+        "I7, a slow ring",
+        {RING: 20.0},
         {"os/futex.c": [("sequence + 1 < found", "sequence + 1 <= found")]},
     ),
     in_c(
-        "group_wakes_no_sender", "workers ring no bell of a sender that waits for room",
-        "I7, a slow ring", {RING: 20.0},
+        "group_wakes_no_sender",
+        "workers ring no bell of a sender that waits for room",
+        "I7, a slow ring",
+        {RING: 20.0},
         {"python/group_handle.c": [("if (pq_load_u64(floor_at) != floor) {", "if (floor == 1) {")]},
     ),
     in_python(
-        "older_run_believed", "after a power cut the first run before the mark counts",
-        "I5, what a page of the ring held before comes back", {RING: 30.0},
-    ),
-    in_python(
-        "ring_keeps_its_old_head", "after a power cut the head is left in a page that is gone",
-        "I12", {RING: 30.0},
-    ),
-    in_python(
-        "ring_raises_no_cursor", "after a power cut cursors stay before the head", "I12",
+        "older_run_believed",
+        "after a power cut the first run before the mark counts",
+        "I5, what a page of the ring held before comes back",
         {RING: 30.0},
     ),
     in_python(
-        "blocks_believed", "all of a page that was there counts as reserved",
-        "I10, a full disk ends the process", {FULL: 60.0},
+        "ring_keeps_its_old_head",
+        "after a power cut the head is left in a page that is gone",
+        "I12",
+        {RING: 30.0},
     ),
-)  # fmt: skip
+    in_python(
+        "ring_raises_no_cursor",
+        "after a power cut cursors stay before the head",
+        "I12",
+        {RING: 30.0},
+    ),
+    in_python(
+        "blocks_believed",
+        "all of a page that was there counts as reserved",
+        "I10, a full disk ends the process",
+        {FULL: 60.0},
+    ),
+)
 
 
 def ring_forgets_groups() -> None:

@@ -10,34 +10,48 @@ from stress.plants.rewrite import rewrite
 
 SHIPPING = (
     in_python(
-        "published_and_not_flushed", "a bulk commit returns before its messages are durable",
-        "I5, a piece of work that its writer never repeats", {FAULT: 60.0},
+        "published_and_not_flushed",
+        "a bulk commit returns before its messages are durable",
+        "I5, a piece of work that its writer never repeats",
+        {FAULT: 60.0},
     ),
     in_python(
-        "consumer_before_manifest", "a consumer is moved before the replica has what it was for",
-        "I20, retention takes what was not shipped", {FAULT: 240.0},
+        "consumer_before_manifest",
+        "a consumer is moved before the replica has what it was for",
+        "I20, retention takes what was not shipped",
+        {FAULT: 240.0},
     ),
     in_python(
-        "refused_though_published", "a bulk commit fails when mapping its last page fails",
-        "I19, a commit reported as failed is there", {FAULT: 240.0},
+        "refused_though_published",
+        "a bulk commit fails when mapping its last page fails",
+        "I19, a commit reported as failed is there",
+        {FAULT: 240.0},
     ),
     in_python(
-        "copies_not_synced", "copies of pages are not synced before the manifest names them",
-        "I20, a replica that a power cut empties", {FAULT: 60.0},
+        "copies_not_synced",
+        "copies of pages are not synced before the manifest names them",
+        "I20, a replica that a power cut empties",
+        {FAULT: 60.0},
     ),
     in_python(
-        "manifest_before_copies", "the manifest can be on the disk before the pages' names are",
-        "I20, pages that are named and not there", {SIM: 180.0},
+        "manifest_before_copies",
+        "the manifest can be on the disk before the pages' names are",
+        "I20, pages that are named and not there",
+        {SIM: 180.0},
     ),
     in_python(
-        "noted_after_a_failed_sync", "the manifest is written although a sync of names failed",
-        "I20, pages that are named and not there", {FAULT: 360.0},
+        "noted_after_a_failed_sync",
+        "the manifest is written although a sync of names failed",
+        "I20, pages that are named and not there",
+        {FAULT: 360.0},
     ),
     in_python(
-        "replica_ends_inside", "a replica can end between the pages of a large message",
-        "I20, a message whose fragments are missing", {FAULT: 240.0},
+        "replica_ends_inside",
+        "a replica can end between the pages of a large message",
+        "I20, a message whose fragments are missing",
+        {FAULT: 240.0},
     ),
-)  # fmt: skip
+)
 
 
 def published_and_not_flushed() -> None:

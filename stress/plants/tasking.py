@@ -8,22 +8,30 @@ from stress.plants.rewrite import rewrite
 
 TASKING = (
     in_python(
-        "claim_without_a_version", "a claim leaves the task's version as it was",
-        "a worker whose claim was taken over commits", {TASK: 20.0},
+        "claim_without_a_version",
+        "a claim leaves the task's version as it was",
+        "a worker whose claim was taken over commits",
+        {TASK: 20.0},
     ),
     in_python(
-        "dependency_not_compared", "a transaction ignores the versions of its dependencies",
-        "decisions on what has changed", {TASK: 20.0},
+        "dependency_not_compared",
+        "a transaction ignores the versions of its dependencies",
+        "decisions on what has changed",
+        {TASK: 20.0},
     ),
     in_python(
-        "successor_apart", "a task is finished in one entry and its successor inserted in another",
-        "a kill in between loses the job", {TASK: 60.0},
+        "successor_apart",
+        "a task is finished in one entry and its successor inserted in another",
+        "a kill in between loses the job",
+        {TASK: 60.0},
     ),
     in_python(
-        "snapshot_forgets_deliveries", "a state that is loaded counts deliveries from 0",
-        "processes with different states", {TASK: 20.0},
+        "snapshot_forgets_deliveries",
+        "a state that is loaded counts deliveries from 0",
+        "processes with different states",
+        {TASK: 20.0},
     ),
-)  # fmt: skip
+)
 
 
 def claim_without_a_version() -> None:

@@ -196,9 +196,14 @@ def test_large_cases_are_chosen_at_the_scale_of_their_figures(
     assert command.main(options) == 0
     cases = json.loads(path.read_text(encoding="utf-8"))["cases"]
     assert {case["name"] for case in cases} == {
-        "64-mib", "64-mib-streamed", "1-gib", "1-gib-streamed", "one-batch", "beside-large",
+        "64-mib",
+        "64-mib-streamed",
+        "1-gib",
+        "1-gib-streamed",
+        "one-batch",
+        "beside-large",
         "stream-memory",
-    }  # fmt: skip
+    }
     sizes = {case["name"]: case["contenders"][0]["size_bytes"] for case in cases}
     assert (sizes["1-gib"], sizes["stream-memory"]) == (1 << 30, 10 << 30)
     assert {target["verdict"] for case in cases for target in case["targets"]} == {"not measured"}

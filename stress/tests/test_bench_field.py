@@ -36,10 +36,20 @@ ADAPTERS = {
     if contender.adapter and (adapter := find(contender.adapter)[0])
 }
 HEAD = {
-    "date": "2026-01-01", "load_average_1min": 0.0, "cpus": 2, "processor": "P", "machine": "m",
-    "kernel": "6", "file_system": "ext4", "python": "CPython", "libraries": {"lmdb": "1"},
-    "command": "c", "repeats": 3, "scale": 1.0, "quick": False,
-}  # fmt: skip
+    "date": "2026-01-01",
+    "load_average_1min": 0.0,
+    "cpus": 2,
+    "processor": "P",
+    "machine": "m",
+    "kernel": "6",
+    "file_system": "ext4",
+    "python": "CPython",
+    "libraries": {"lmdb": "1"},
+    "command": "c",
+    "repeats": 3,
+    "scale": 1.0,
+    "quick": False,
+}
 
 
 class Swapping(PlainFile):
@@ -227,8 +237,11 @@ def test_page_says_where_a_peer_is_ahead(tmp_path: Path) -> None:
         "one-call, messages/s: ZeroMQ is 2.00 x ahead",
     ]
     assert [line.split(" | ")[0] for line in table(rates)[6:10]] == [
-        "| **pagequeue, ring**", "| ZeroMQ", "| Pipe", "| **pagequeue**",
-    ]  # fmt: skip
+        "| **pagequeue, ring**",
+        "| ZeroMQ",
+        "| Pipe",
+        "| **pagequeue**",
+    ]
     write_page(HEAD, [rates, times], tmp_path)
     assert found[0] in (tmp_path / "field.md").read_text(encoding="utf-8")
 

@@ -65,19 +65,26 @@ def test_judge_sees_each_kind_of_wrong() -> None:
     for text, rows in {
         "two claims at one instant": (first, claimed(2, 1, 1050, 2)),
         "after its lease": (
-            first, (ENDING, 1, 1, 5, 1200, 0, 1, 0), (ACKED, 1, 1, 5, 1200, 1201, 0, 0),
+            first,
+            (ENDING, 1, 1, 5, 1200, 0, 1, 0),
+            (ACKED, 1, 1, 5, 1200, 1201, 0, 0),
         ),
         "before its lease ends": (first, (REFUSED, 1, 1, 5, 1010, 1011, 0, 0)),
         "delivered again": (
-            first, (ENDING, 1, 1, 5, 1010, 0, 1, 0), (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
+            first,
+            (ENDING, 1, 1, 5, 1010, 0, 1, 0),
+            (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
             claimed(2, 1, 1020, 2),
         ),
         "which was flushed": (
-            first, (ENDING, 1, 1, 5, 1010, 0, 1, 0), (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
-            (FLUSHED, 0, 0, 0, 1012, 1014, 0, 0), (CUT, 0, 0, 0, 1015, 0, 0, 0),
+            first,
+            (ENDING, 1, 1, 5, 1010, 0, 1, 0),
+            (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
+            (FLUSHED, 0, 0, 0, 1012, 1014, 0, 0),
+            (CUT, 0, 0, 0, 1015, 0, 0, 0),
             claimed(2, 1, 1020, 2),
         ),
-    }.items():  # fmt: skip
+    }.items():
         (violation,) = judged(*rows).violations
         assert text in violation
 
@@ -89,10 +96,13 @@ def test_judge_accepts_what_is_right() -> None:
         (first, claimed(2, 1, 1101, 2)),
         ((CLAIMED, 2, 1, 5, 900, 1020, 100, 1), first),
         (
-            first, (ENDING, 1, 1, 5, 1010, 0, 1, 0), (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
-            (CUT, 0, 0, 0, 1015, 0, 0, 0), claimed(2, 1, 1020, 2),
+            first,
+            (ENDING, 1, 1, 5, 1010, 0, 1, 0),
+            (ACKED, 1, 1, 5, 1010, 1011, 0, 0),
+            (CUT, 0, 0, 0, 1015, 0, 0, 0),
+            claimed(2, 1, 1020, 2),
         ),
-    ):  # fmt: skip
+    ):
         assert judged(*rows).violations == []
 
 
@@ -102,9 +112,12 @@ def test_judge_counts_dead_letters() -> None:
     whole = (*begun, (REJECTED, 1, 1, 5, 1011, 1050, 0, 0))
     letter, spent = Letter(5, 1, reason_for(1, 1)), Letter(6, 4, "was given back")
     for rows, letters in (
-        (whole, [letter]), (whole, [letter, spent]), (begun, [letter]), (begun, []),
+        (whole, [letter]),
+        (whole, [letter, spent]),
+        (begun, [letter]),
+        (begun, []),
         ((*begun, (REFUSED, 1, 1, 5, 1011, 1111, 0, 0)), [letter]),
-    ):  # fmt: skip
+    ):
         assert judged(*rows, letters=letters).violations == []
     for text, rows, letters in (
         ("0 times among", whole, []),

@@ -388,8 +388,10 @@ def test_plans_follow_from_their_seed() -> None:
     assert any(plan.kept and plan.reuses for plan in keeping)
     assert not any(
         step.verb in with_consumers
-        for plan in plans if not plan.consumers for step in steps_of(plan)
-    )  # fmt: skip
+        for plan in plans
+        if not plan.consumers
+        for step in steps_of(plan)
+    )
 
 
 @pytest.mark.parametrize("turn", [GIVEN_UP, HALF_A_ROLL, DIE_PUBLISHING, "die", "fail", "take"])

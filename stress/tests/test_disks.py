@@ -138,8 +138,10 @@ input()
         path = disk.path / "q"
         with subprocess.Popen(
             [sys.executable, "-c", program, str(path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ) as child:  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
             assert child.stdout is not None
             assert child.stdout.readline().split() == ["2"]
             disk.cut()
@@ -192,8 +194,10 @@ def test_private_mounts_end_with_a_process_that_is_killed(tmp_path: Path) -> Non
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "disk")],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     device = process.stdout.readline().strip()
     assert not mounts_below(tmp_path)

@@ -45,9 +45,13 @@ def recording(*events: Event) -> Recording:
 def test_places_of_consumers_follow_from_what_they_said() -> None:
     """At least what was acknowledged durably before the cut, at most what was about to be."""
     of = recording(
-        note(PLACE_ABOUT, 0, 0), note(PLACE_ABOUT, 0, 5), note(PLACE_DURABLE, 0, 5),
-        note(7, 0, 99), note(PLACE_ABOUT, 0, 9), note(PLACE_ABOUT, 1, 3),
-    )  # fmt: skip
+        note(PLACE_ABOUT, 0, 0),
+        note(PLACE_ABOUT, 0, 5),
+        note(PLACE_DURABLE, 0, 5),
+        note(7, 0, 99),
+        note(PLACE_ABOUT, 0, 9),
+        note(PLACE_ABOUT, 1, 3),
+    )
     assert of.places_at(0) == {}
     assert of.places_at(2) == {0: Places(0, 5)}
     assert of.places_at(5) == {0: Places(5, 9)}

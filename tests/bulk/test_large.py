@@ -110,8 +110,11 @@ def test_message_of_any_size_comes_back(queue: Queue, size: int) -> None:
     payload = noise(size)
     with queue.producer() as producer, queue.consumer() as consumer:
         assert [producer.send(data) for data in (b"a", payload, bytearray(payload), b"b")] == [
-            0, 1, 2, 3,
-        ]  # fmt: skip
+            0,
+            1,
+            2,
+            3,
+        ]
         got = [consumer.receive(timeout=1) for _ in range(4)]
         assert [message.payload for message in got] == [b"a", payload, payload, b"b"]
         assert [message.sequence for message in got] == [0, 1, 2, 3]
@@ -156,8 +159,10 @@ def test_batch_of_pages_needs_no_index(queue: Queue) -> None:
         assert payloads(again) == sent
         assert again.as_of(500) == 500
         assert [again.between(i, i + 1).payloads for i in (0, 400, 999)] == [
-            [sent[0]], [sent[400]], [sent[999]],
-        ]  # fmt: skip
+            [sent[0]],
+            [sent[400]],
+            [sent[999]],
+        ]
 
 
 @pytest.mark.parametrize("even", [False, True])
@@ -929,10 +934,16 @@ def test_cancelled_while_waiting_for_room_sends_nothing(tmp_path: Path) -> None:
     """As for a small message: room that comes later is not taken by a task that is gone."""
 
     async def run() -> None:
-        with Queue(
-            tmp_path / "full", page_bytes=PAGE_BYTES, on_full="block",
-            retention=Retention(max_bytes=50 * PAGE_BYTES),
-        ) as queue, queue.producer() as producer, queue.consumer("reader") as consumer:  # fmt: skip
+        with (
+            Queue(
+                tmp_path / "full",
+                page_bytes=PAGE_BYTES,
+                on_full="block",
+                retention=Retention(max_bytes=50 * PAGE_BYTES),
+            ) as queue,
+            queue.producer() as producer,
+            queue.consumer("reader") as consumer,
+        ):
             producer.send(BIG)
             producer.send(BIG)
             sending = asyncio.ensure_future(producer.send_async(BIG))
@@ -965,12 +976,15 @@ def test_timeout_of_a_large_message_is_kept(
     big = BIG[: 4 * PAGE_BYTES]
     with (
         Queue(
-            tmp_path / "full", page_bytes=PAGE_BYTES, on_full="block", lock_timeout=1.0,
+            tmp_path / "full",
+            page_bytes=PAGE_BYTES,
+            on_full="block",
+            lock_timeout=1.0,
             retention=Retention(max_bytes=18 * PAGE_BYTES),
         ) as queue,
         queue.producer() as producer,
         queue.consumer("reader") as consumer,
-    ):  # fmt: skip
+    ):
         sent = [producer.send(big), producer.send(big)]
         for timeout in (0, 0.1, Fraction(1, 10), np.float32(0.1)):
             for call in (

@@ -102,9 +102,13 @@ def test_two_queues_are_merged_as_the_model(
     ):
         pairs = [(first, sent_to(first, one, steps, 1)), (second, sent_to(second, other, steps, 2))]
         expected = sorted(
-            ((sent.timestamp, place, sent.payload) for place, (_, model) in enumerate(pairs)
-             for sent in model), key=lambda each: each[:2],
-        )  # fmt: skip
+            (
+                (sent.timestamp, place, sent.payload)
+                for place, (_, model) in enumerate(pairs)
+                for sent in model
+            ),
+            key=lambda each: each[:2],
+        )
         with merge([first, second]) as merged:
             assert [each.message.payload for each in merged] == [each[2] for each in expected]
         with merge([first, second]) as merged:

@@ -168,8 +168,11 @@ def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(kind: str, count: 
     with tempfile.TemporaryDirectory(dir=scratch_directory()) as directory:
         done = subprocess.run(
             [sys.executable, str(script), directory, kind, str(count)],
-            capture_output=True, text=True, timeout=110, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
     assert int(done.stdout) >= 12
 

@@ -663,9 +663,13 @@ def test_an_undecidable_batch_blocks_only_its_own_writer(tmp_path: Path) -> None
         queue.producer() as producer,
     ):
         record = {
-            "entry": entry_of("dead"), "writer": "dead", "done": [[0, 0, 1], [1, 1, 3]],
-            "first_sequence": 1, "count": 2, "digest": 7,
-        }  # fmt: skip
+            "entry": entry_of("dead"),
+            "writer": "dead",
+            "done": [[0, 0, 1], [1, 1, 3]],
+            "first_sequence": 1,
+            "count": 2,
+            "digest": 7,
+        }
         write_record(queue._store.folder, sending_name("queue"), record)
         for number in range(LARGE_COUNT):
             producer.send(b"%032d" % number)
@@ -682,13 +686,22 @@ def test_an_undecidable_batch_blocks_only_its_own_writer(tmp_path: Path) -> None
 # --- hostile files --------------------------------------------------------------------------------
 
 GOOD_PUBLISHING = {
-    "first_page": 2, "first_sequence": 0, "first_checksum": 1, "beyond": [4, 64, 0, 5, 0],
-    "entry": "0" * 32, "writer": "w", "done": [[0, 0, 5]],
-}  # fmt: skip
+    "first_page": 2,
+    "first_sequence": 0,
+    "first_checksum": 1,
+    "beyond": [4, 64, 0, 5, 0],
+    "entry": "0" * 32,
+    "writer": "w",
+    "done": [[0, 0, 5]],
+}
 GOOD_SENDING = {
-    "first_sequence": 0, "count": 1, "digest": 0, "entry": "0" * 32, "writer": "w",
+    "first_sequence": 0,
+    "count": 1,
+    "digest": 0,
+    "entry": "0" * 32,
+    "writer": "w",
     "done": [[0, 0, 1]],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

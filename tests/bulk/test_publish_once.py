@@ -62,7 +62,7 @@ INPUTS: dict[str, Any] = {
     "slice": lambda count: pa.array([b"xx", *numbered(count), b"y"]).slice(1, count),
     "fixed size": lambda count: pa.array(numbered(count), pa.binary(6)),
     "dictionary": lambda count: pa.array(numbered(count)).dictionary_encode(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", INPUTS)
@@ -146,8 +146,13 @@ def test_bad_calls_send_no_row_and_have_a_remedy(queue: Queue, tmp_path: Path) -
         with pytest.raises(InvalidOption, match="higher for each piece"):
             queue.publish("w", piece, [b"one"])
     wrong: Any
-    for writer, piece, wrong in ((b"w", 0, [b"one"]), ("w", "0", [b"one"]), ("w", 0, ["text"]),
-                                 ("w", 0, [np.array([object()])]), ("w", 0, None)):  # fmt: skip
+    for writer, piece, wrong in (
+        (b"w", 0, [b"one"]),
+        ("w", "0", [b"one"]),
+        ("w", 0, ["text"]),
+        ("w", 0, [np.array([object()])]),
+        ("w", 0, None),
+    ):
         with pytest.raises(TypeError):
             queue.publish(writer, piece, wrong)
     for wrong in (np.array(["text"]), pa.table({"a": [1]}), pa.array([b"a", None])):
@@ -295,10 +300,12 @@ def test_tasks_publish_and_a_cancelled_one_can_ask_again(
     async def main(queue: Queue) -> None:
         rows = numbered(MANY)
         found = await asyncio.gather(
-            *(queue.publish_async("w", 0, iter(rows), timestamps=iter([10**9] * MANY))
-              for _ in range(3)),  # the time of the clock: "other" may come first
+            *(
+                queue.publish_async("w", 0, iter(rows), timestamps=iter([10**9] * MANY))
+                for _ in range(3)
+            ),  # the time of the clock: "other" may come first
             queue.publish_async("other", 0, rows[:2]),
-        )  # fmt: skip
+        )
         assert found[0] == found[1] == found[2]
         assert (len(found[0]), len(found[3])) == (MANY, 2)
         for delay in (0.0, 0.002, 0.005, 0.02):
@@ -358,9 +365,10 @@ class PublishMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     @rule(
-        writer=st.sampled_from("ab"), piece=st.integers(0, 40),
+        writer=st.sampled_from("ab"),
+        piece=st.integers(0, 40),
         count=st.one_of(st.integers(0, 4), st.sampled_from([130, 300])),
-    )  # fmt: skip
+    )
     def publish(self, writer: str, piece: int, count: int) -> None:
         items = [b"%s %d %d" % (writer.encode(), piece, i) for i in range(count)]
         done = self.done[writer]
@@ -399,6 +407,7 @@ class PublishMachine(RuleBasedStateMachine):
 
 TestPublishOnce = PublishMachine.TestCase
 TestPublishOnce.settings = settings(
-    max_examples=12, stateful_step_count=25,
+    max_examples=12,
+    stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)

@@ -117,9 +117,13 @@ def test_groups_are_listed_with_their_claims(directory: Path, capfdbinary: Captu
         assert b"group: 1 claimed, 1 to be redelivered, 0 dead letters" in out
         code, out, _ = call(capfdbinary, "consumers", directory, "--json")
         assert json.loads(out)["group"] == {
-            "claimed": 1, "waiting": 1, "ready": 7, "dead_letters": 0, "missed": 0,
+            "claimed": 1,
+            "waiting": 1,
+            "ready": 7,
+            "dead_letters": 0,
+            "missed": 0,
             "capacity": 16,
-        }  # fmt: skip
+        }
         assert call(capfdbinary, "consumers", directory, "--remove", "workers")[0] == 1
     assert call(capfdbinary, "consumers", directory, "--remove", "workers")[0] == 0
     assert call(capfdbinary, "consumers", directory)[1] == b""

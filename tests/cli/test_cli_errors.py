@@ -21,9 +21,15 @@ from pagequeue.system.trust import ALL as ALL_TRUST
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 EACH = [
-    ["send"], ["receive"], ["info"], ["info", "--json"], ["consumers"], ["verify"], ["repair"],
+    ["send"],
+    ["receive"],
+    ["info"],
+    ["info", "--json"],
+    ["consumers"],
+    ["verify"],
+    ["repair"],
     ["receive", "--consumer", "c"],
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -222,8 +228,12 @@ def test_remedy_depends_on_the_problem() -> None:
     newer = problem_of(NewerFormat("written in format 2", path="page", version=2))
     gone = problem_of(errors.QueueNotFound("not there", path="page"))
     assert [p.kind for p in (damaged, refused, denied, newer, gone)] == [
-        "damage", "access", "access", "upgrade", "damage",
-    ]  # fmt: skip
+        "damage",
+        "access",
+        "access",
+        "upgrade",
+        "damage",
+    ]
     assert remedies([damaged, gone], "salvage it") == "salvage it"
     assert "salvage" not in remedies([refused, denied], "salvage it")
     assert "owner, permissions" in remedies([refused, denied], "salvage it")

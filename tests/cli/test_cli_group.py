@@ -64,8 +64,10 @@ def test_claim_prints_and_acknowledges_each_message_once(directory: Path, capfd:
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert [(row["sequence"], row["payload"], row["deliveries"]) for row in rows] == [
-        (2, "job 2", 1), (3, "job 3", 1), (4, "job 4", 1),
-    ]  # fmt: skip
+        (2, "job 2", 1),
+        (3, "job 3", 1),
+        (4, "job 4", 1),
+    ]
     assert call(capfd, *claim) == (0, "", "")
 
 
@@ -74,8 +76,11 @@ def test_claim_into_a_closed_pipe_acknowledges_what_was_read(directory: Path) ->
     command = f'"{sys.executable}" -m pagequeue group claim "{directory}" mailers'
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -n 2; exit ${{PIPESTATUS[0]}}"],
-        capture_output=True, text=True, timeout=WAIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (141, "job 0\njob 1\n", "")
     assert acknowledged(directory) == 2
 

@@ -24,9 +24,15 @@ VALUES: Final = ("", "x", "nan", "-1", "1" * 5000, "1e400", "\udcff", "../x")
 LEFT_OUT: Final = {"top", "demo", "spark", "completion"}
 """What needs a terminal or Spark."""
 GOOD: Final = {
-    "name": ["g"], "queue": ["mail"], "queues": ["mail"], "tasks": ["1:1"], "messages": ["x"],
-    "values": ["x"], "words": ["true"], "machine": ["json:loads"],
-}  # fmt: skip
+    "name": ["g"],
+    "queue": ["mail"],
+    "queues": ["mail"],
+    "tasks": ["1:1"],
+    "messages": ["x"],
+    "values": ["x"],
+    "words": ["true"],
+    "machine": ["json:loads"],
+}
 
 
 def commands() -> Iterator[tuple[list[str], click.Command]]:

@@ -117,9 +117,11 @@ def test_wrong_usage(directory: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "not a journal" in capsys.readouterr().err
     for place, text in {
         "json": "is not MODULE:NAME",
-        "no_such_module_here:M": "No module", "json:nothing": "no attr",
-        "json:loads": "has no version", "json:": "is not MODULE:NAME",
-    }.items():  # fmt: skip
+        "no_such_module_here:M": "No module",
+        "json:nothing": "no attr",
+        "json:loads": "has no version",
+        "json:": "is not MODULE:NAME",
+    }.items():
         assert main(["journal", "state", directory, "--machine", place]) == 2
         assert text in capsys.readouterr().err.replace("\n", " ")
     with Journal(tmp_path / "pickles", Accounts(), codec="pickle", page_bytes=1 << 16):

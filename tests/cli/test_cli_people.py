@@ -52,9 +52,11 @@ def on_terminal(
     }
     with subprocess.Popen(
         [sys.executable, "-m", "pagequeue", *map(str, arguments)],
-        stdin=theirs, stdout=theirs, stderr=theirs,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
         env={**known, "TERM": "xterm", **environment},
-    ) as process:  # fmt: skip
+    ) as process:
         os.close(theirs)
         os.write(ours, typed)
         shown = b""
@@ -137,10 +139,17 @@ def test_completion_of_a_word_gives_the_commands() -> None:
     """What the script calls."""
     done = subprocess.run(
         [sys.executable, "-c", "from pagequeue.cli import main; main()"],
-        env={**os.environ, "_PAGEQUEUE_COMPLETE": "bash_complete", "COMP_WORDS": "pagequeue rec",
-             "COMP_CWORD": "1"},
-        capture_output=True, text=True, timeout=WAIT_SECONDS, check=False,
-    )  # fmt: skip
+        env={
+            **os.environ,
+            "_PAGEQUEUE_COMPLETE": "bash_complete",
+            "COMP_WORDS": "pagequeue rec",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
     assert done.stdout.split() == ["plain,receive"]
 
 
@@ -159,12 +168,19 @@ def test_messages_of_the_command_line_are_sent_as_they_are(tmp_path: Path, capfd
 @pytest.mark.parametrize(
     "options",
     [
-        ["x", "--file", "lines"], ["x", "--null"], ["x", "--length-prefixed"],
-        ["--null", "--length-prefixed"], ["--codec", "msgpack"], ["--codec", "pickle", "x"],
-        ["--codec", "json", "{"], ["--page-bytes", "5", "x"], ["--page-bytes", "many"],
-        ["--prefix", "a/b", "x"], ["--codec", "none", "x"],
+        ["x", "--file", "lines"],
+        ["x", "--null"],
+        ["x", "--length-prefixed"],
+        ["--null", "--length-prefixed"],
+        ["--codec", "msgpack"],
+        ["--codec", "pickle", "x"],
+        ["--codec", "json", "{"],
+        ["--page-bytes", "5", "x"],
+        ["--page-bytes", "many"],
+        ["--prefix", "a/b", "x"],
+        ["--codec", "none", "x"],
     ],
-)  # fmt: skip
+)
 def test_usage_error_leaves_no_queue(tmp_path: Path, capfd: Capture, options: list[str]) -> None:
     """Not even the directory."""
     code, _, err = call(capfd, "send", tmp_path / "new", *options)
@@ -236,8 +252,11 @@ def test_table_is_cut_nowhere(directory: Path, words: list[str]) -> None:
     """Lines on a wide terminal, blocks on one of 60 columns, and the same lines in a pipe."""
     done = subprocess.run(
         [sys.executable, "-m", "pagequeue", *words, str(directory)],
-        capture_output=True, text=True, timeout=WAIT_SECONDS, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
+    )
     wide = on_terminal(*words, directory, columns=400, NO_COLOR="1")
     narrow = on_terminal(*words, directory, columns=60, NO_COLOR="1")
     if words != ["ls"]:  # which tells an age
@@ -283,9 +302,10 @@ def test_queues_below_a_directory_are_found(directory: Path, capfd: Capture) -> 
     rows = {(row["directory"], row["prefix"]): row for row in map(json.loads, out.splitlines())}
     assert code == 0
     assert list(rows) == [
-        (str(directory.parent / "a" / "deep"), "queue"), (str(directory), "other"),
+        (str(directory.parent / "a" / "deep"), "queue"),
+        (str(directory), "other"),
         (str(directory), "queue"),
-    ]  # fmt: skip
+    ]
     found = rows[str(directory), "queue"]
     assert (found["messages"], found["consumers"], found["largest_lag"]) == (10, 2, 10)
     (directory / "other-allMeta").write_bytes(b"damaged")
@@ -311,8 +331,10 @@ def test_directory_that_cannot_be_listed_hides_no_queue(reachable: Path, capfd: 
     assert out.splitlines()[-1].endswith("Permission denied")
     assert [row.get("messages") for row in map(json.loads, rows.splitlines())] == [0, 0, None]
     assert json.loads(rows.splitlines()[-1]) == {
-        "directory": str(reachable / "b"), "prefix": None, "problem": "Permission denied",
-    }  # fmt: skip
+        "directory": str(reachable / "b"),
+        "prefix": None,
+        "problem": "Permission denied",
+    }
     assert whole[:2] == (1, "")
     assert "b: Permission denied" in whole[2]
 

@@ -63,8 +63,11 @@ def shell(directory: Path, command: str) -> str:
     receive = " ".join([*RECEIVE, str(directory), "--consumer shop"])
     done = subprocess.run(
         ["bash", "-c", command.replace("$R", receive)],
-        capture_output=True, text=True, timeout=WAIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
     assert "Traceback" not in done.stderr
     return done.stdout
 
@@ -111,8 +114,11 @@ def test_no_message_is_acknowledged_on_a_full_disk(directory: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*RECEIVE, str(directory), "--consumer", "shop"],
-            stdout=full, stderr=subprocess.PIPE, timeout=WAIT_SECONDS, check=False,
-        )  # fmt: skip
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
     assert done.returncode == 1
     assert b"standard output: No space left" in done.stderr
     assert acknowledged(directory) == 0

@@ -142,11 +142,14 @@ def test_json_has_runs_and_losses_by_name(filled: Disk, target: Path, capfdbinar
     ]
     (loss,) = report["lost"]
     assert loss == {
-        "file": str(filled.page(2)), "position": position,
-        "first_sequence": 4, "last_sequence": 4,
-        "after_ns": times[3], "before_ns": times[5],
+        "file": str(filled.page(2)),
+        "position": position,
+        "first_sequence": 4,
+        "last_sequence": 4,
+        "after_ns": times[3],
+        "before_ns": times[5],
         "reason": "its checksum is wrong",
-    }  # fmt: skip
+    }
 
 
 def test_json_of_a_whole_queue_is_ok(filled: Disk, target: Path, capfdbinary: Capture) -> None:

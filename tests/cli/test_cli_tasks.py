@@ -50,9 +50,11 @@ def test_tasks_are_listed_as_a_table_and_as_json(directory: Path, capfdbinary: C
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["task", "queue", "status"]
     assert [line.split()[:3] for line in lines[1:]] == [
-        ["1:3", "mail", "dead"], ["2:1", "mail", "waiting"], ["3:1", "mail", "ready"],
+        ["1:3", "mail", "dead"],
+        ["2:1", "mail", "waiting"],
+        ["3:1", "mail", "ready"],
         ["4:1", "print", "ready"],
-    ]  # fmt: skip
+    ]
     assert "no such address" in lines[1]
     assert "..." in lines[3]
     found = rows(capfdbinary, "ls", directory)
@@ -64,9 +66,13 @@ def test_tasks_are_listed_as_a_table_and_as_json(directory: Path, capfdbinary: C
     assert rows(capfdbinary, "ls", directory, "--at", 5) == []
     (figures,) = rows(capfdbinary, "ls", directory, "--queues")
     assert figures["queues"]["mail"] == {
-        "tasks": 3, "ready": 1, "waiting": 1, "claimed": 0, "dead": 1,
+        "tasks": 3,
+        "ready": 1,
+        "waiting": 1,
+        "claimed": 0,
+        "dead": 1,
         "oldest_ready": found[2]["at"],
-    }  # fmt: skip
+    }
     code, out, _ = call(capfdbinary, "ls", directory, "--queues")
     assert out.splitlines()[1].split()[:5] == ["mail", "1", "1", "0", "1"]
     assert "4 tasks; so far 4 inserted, 1 claimed" in out

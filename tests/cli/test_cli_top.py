@@ -50,9 +50,12 @@ class Terminal:
         code = f"import sys, fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{before}\n{RUN}"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "top", "--interval", "0.05", *map(str, arguments)],
-            stdin=self.theirs, stdout=self.theirs, stderr=self.theirs, start_new_session=True,
+            stdin=self.theirs,
+            stdout=self.theirs,
+            stderr=self.theirs,
+            start_new_session=True,
             env={**known, "TERM": "xterm", "NO_COLOR": "1"},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -154,8 +157,11 @@ def test_pipe_gets_one_plain_table(directory: Path) -> None:
     """With every queue, also the damaged one, which makes the exit code 1."""
     done = subprocess.run(
         [sys.executable, "-m", "pagequeue", "top", "--interval", "0.1", str(directory)],
-        capture_output=True, text=True, timeout=WAIT_SECONDS, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
     titles, *rows = done.stdout.splitlines()
     assert done.returncode == 1
     assert "\x1b" not in done.stdout
@@ -252,8 +258,11 @@ def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)],
-        capture_output=True, text=True, timeout=WAIT_SECONDS, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
+    )
     assert done.stdout == "100\n"
     assert len(take(survey)) == 100
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
@@ -302,10 +311,17 @@ def test_view_fits_its_width(directory: Path, columns: int, sort: str) -> None:
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (0, "0"), (9_999, "9,999"), (9_999.6, "10.0k"), (12_345, "12.3k"), (99_960, "100k"),
-        (999_499, "999k"), (999_600, "1.0M"), (4.1e6, "4.1M"), (9.9e14, "990T"),
+        (0, "0"),
+        (9_999, "9,999"),
+        (9_999.6, "10.0k"),
+        (12_345, "12.3k"),
+        (99_960, "100k"),
+        (999_499, "999k"),
+        (999_600, "1.0M"),
+        (4.1e6, "4.1M"),
+        (9.9e14, "990T"),
     ],
-)  # fmt: skip
+)
 def test_short_numbers(number: float, text: str) -> None:
     """At most 5 cells."""
     assert _short(number) == text
@@ -314,9 +330,16 @@ def test_short_numbers(number: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (2**20 - 1, "1.0 MiB"),
-     (1023 * 1024, "1023 KiB"), (102_400_000, "97.7 MiB"), (2**45, "32 TiB")],
-)  # fmt: skip
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (2**20 - 1, "1.0 MiB"),
+        (1023 * 1024, "1023 KiB"),
+        (102_400_000, "97.7 MiB"),
+        (2**45, "32 TiB"),
+    ],
+)
 def test_short_sizes(size: int, text: str) -> None:
     """At most 8 cells."""
     assert _short_bytes(size) == text

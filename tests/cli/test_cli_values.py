@@ -21,9 +21,12 @@ RECORD = np.dtype(
     [("time", "<M8[s]"), ("name", "S4"), ("wave", "<c8"), ("at", [("x", "?")], (2,)), ("raw", "V2")]
 )
 SHOWN = {
-    "time": "1970-01-01T00:00:01", "name": "ab", "wave": [1.0, 2.0],
-    "at": [{"x": True}, {"x": False}], "raw": "//8=",
-}  # fmt: skip
+    "time": "1970-01-01T00:00:01",
+    "name": "ab",
+    "wave": [1.0, 2.0],
+    "at": [{"x": True}, {"x": False}],
+    "raw": "//8=",
+}
 
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -62,8 +65,10 @@ def test_records_are_printed_as_json(tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_values_are_printed_as_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """JSON as such, MessagePack as JSON; text as text."""
     for name, values in {
-        "json": [{"a": [1, "ü"]}, 3], "msgpack": [{"b": b"raw"}, [b"\xff"]], "utf-8": ["ü"],
-    }.items():  # fmt: skip
+        "json": [{"a": [1, "ü"]}, 3],
+        "msgpack": [{"b": b"raw"}, [b"\xff"]],
+        "utf-8": ["ü"],
+    }.items():
         path = tmp_path / name
         with Queue(path, codec=name) as queue, queue.producer() as producer:
             producer.send_many(values)

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 SIZES = [*range(14), 100, 255, 4000, 0, 1]
 PAYLOADS = [(bytes(range(256)) * 16)[:size] for size in SIZES] * 3
-COPIED = pa.schema([
-    ("sequence", pa.int64()), ("timestamp", pa.timestamp("ns", "UTC")), ("payload", pa.binary())
-])  # fmt: skip
+COPIED = pa.schema(
+    [("sequence", pa.int64()), ("timestamp", pa.timestamp("ns", "UTC")), ("payload", pa.binary())]
+)
 Rows = list[tuple[int, int, bytes]]
 
 
@@ -47,10 +47,12 @@ def rows_of(table: Any) -> Rows:  # noqa: ANN401 - a table or a batch of pyarrow
     times = table.column("timestamp").cast(pa.int64())
     return list(
         zip(
-            table.column("sequence").to_pylist(), times.to_pylist(),
-            table.column("payload").to_pylist(), strict=True,
+            table.column("sequence").to_pylist(),
+            times.to_pylist(),
+            table.column("payload").to_pylist(),
+            strict=True,
         )
-    )  # fmt: skip
+    )
 
 
 def sent(queue: Queue, sequence: int = 0) -> Rows:

@@ -67,19 +67,23 @@ USES: Final[dict[str, tuple[Callable[[Batches], object], object]]] = {
     "pyarrow: `table`": (lambda b: len(table(b)), COUNT),
     "pyarrow: `filter`": (lambda b: len(table(b).filter(pc.field("sequence") < HALF)), HALF),
     "pyarrow: `filter` by payload": (
-        lambda b: len(table(b).filter(pc.equal(table(b)["payload"], b'"0"'))), 1
+        lambda b: len(table(b).filter(pc.equal(table(b)["payload"], b'"0"'))),
+        1,
     ),
     "pyarrow: `take`": (lambda b: table(b).take([3, 1])["sequence"].to_pylist(), [3, 1]),
     "pyarrow: `sort_by` time": (lambda b: len(table(b).sort_by("timestamp")), COUNT),
     "pyarrow: `sort_by` payload": (lambda b: len(table(b).sort_by("payload")), COUNT),
     "pyarrow: `join`": (
-        lambda b: len(table(b).join(table(b).select(["sequence"]), "sequence")), COUNT
+        lambda b: len(table(b).join(table(b).select(["sequence"]), "sequence")),
+        COUNT,
     ),
     "pyarrow: `group_by` payload": (
-        lambda b: len(table(b).group_by("payload").aggregate([("sequence", "max")])), COUNT
+        lambda b: len(table(b).group_by("payload").aggregate([("sequence", "max")])),
+        COUNT,
     ),
     "pyarrow: `binary_length`": (
-        lambda b: pc.sum(pc.binary_length(table(b)["payload"])).as_py(), 27
+        lambda b: pc.sum(pc.binary_length(table(b)["payload"])).as_py(),
+        27,
     ),
     "pyarrow: write CSV": (lambda b: written_and_read(b, pa.csv, "csv"), COUNT),
     "pyarrow: write Parquet": (lambda b: written_and_read(b, pa.parquet, "table"), COUNT),
@@ -88,24 +92,25 @@ USES: Final[dict[str, tuple[Callable[[Batches], object], object]]] = {
     "polars: `DataFrame`": (lambda b: len(pl.DataFrame(b)), COUNT),
     "polars: `filter`, `sort`, `join`": (
         lambda b: len(
-            pl.DataFrame(b).filter(pl.col("sequence") < HALF).sort("payload").join(
-                pl.DataFrame(b), on="sequence"
-            )
+            pl.DataFrame(b)
+            .filter(pl.col("sequence") < HALF)
+            .sort("payload")
+            .join(pl.DataFrame(b), on="sequence")
         ),
         HALF,
     ),
     "pandas: `DataFrame.from_arrow`": (lambda b: len(pd.DataFrame.from_arrow(b)), COUNT),
     "pandas: `to_pandas`": (lambda b: len(table(b).to_pandas().sort_values("payload")), COUNT),
     "DuckDB: filter and count": (
-        lambda b: by_duckdb(b, f"select count(*) from batches where sequence < {HALF}"), HALF
+        lambda b: by_duckdb(b, f"select count(*) from batches where sequence < {HALF}"),
+        HALF,
     ),
-    "DuckDB: time": (
-        lambda b: by_duckdb(b, "select max(epoch_ns(timestamp)) from batches"), 8_000
-    ),
+    "DuckDB: time": (lambda b: by_duckdb(b, "select max(epoch_ns(timestamp)) from batches"), 8_000),
     "DuckDB: group by payload": (
-        lambda b: by_duckdb(b, "select count(distinct payload) from batches"), COUNT
+        lambda b: by_duckdb(b, "select count(distinct payload) from batches"),
+        COUNT,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -159,8 +159,10 @@ def test_empty_batch_has_empty_columns(tmp_path: Path) -> None:
     assert list(empty) == []
     assert empty.payloads == []
     assert [column.shape for column in (empty.sequences, empty.timestamps, empty.lengths)] == [
-        (0,), (0,), (0,)
-    ]  # fmt: skip
+        (0,),
+        (0,),
+        (0,),
+    ]
 
 
 # --- what a batch keeps --------------------------------------------------------------------------
@@ -251,10 +253,15 @@ def test_truncation_after_reading_is_an_error_and_not_zeros(tmp_path: Path, cut:
         whole = (cut - 64) // 1520 if cut else 0
         os.truncate(tmp_path / "q" / "queue-0000000001.page", cut)
         uses: list[Callable[[Batch], object]] = [
-            lambda part: part.payloads, list, lambda part: part[len(part) - 1],
-            lambda part: part.to_numpy("S1500"), lambda part: part.to_arrow(),
-            lambda part: part.to_arrow(copy=True), pickle.dumps, lambda part: part == part[:],
-        ]  # fmt: skip
+            lambda part: part.payloads,
+            list,
+            lambda part: part[len(part) - 1],
+            lambda part: part.to_numpy("S1500"),
+            lambda part: part.to_arrow(),
+            lambda part: part.to_arrow(copy=True),
+            pickle.dumps,
+            lambda part: part == part[:],
+        ]
         for use in uses:
             with pytest.raises(CorruptPage, match="truncated while it was open"):
                 use(batch[:])

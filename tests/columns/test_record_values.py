@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 
 TRADE = np.dtype([("symbol", "S4"), ("price", "<f4"), ("size", "<u2")])
 WIDE = np.dtype(
-    [("note", "<U3"), ("place", [("x", "<f8"), ("alive", "?")]), ("sizes", "<i2", (2,)),
-     ("time", "<M8[us]"), ("day", "<M8[D]"), ("took", "<m8[ms]"), ("raw", "V2"), ("z", "<c8"),
-     ("nano", "<M8[ns]")],
+    [
+        ("note", "<U3"),
+        ("place", [("x", "<f8"), ("alive", "?")]),
+        ("sizes", "<i2", (2,)),
+        ("time", "<M8[us]"),
+        ("day", "<M8[D]"),
+        ("took", "<m8[ms]"),
+        ("raw", "V2"),
+        ("z", "<c8"),
+        ("nano", "<M8[ns]"),
+    ],
     align=True,
-)  # fmt: skip
+)
 NOON = datetime(2026, 3, 1, 12, 0, 0, 7, tzinfo=UTC)
 
 
@@ -36,9 +44,16 @@ class Trade(NamedTuple):
 def wide(**changed: object) -> dict[str, object]:
     """Return a record of the dtype WIDE."""
     record = {
-        "note": "abc", "place": (1.5, True), "sizes": [1, 2], "time": NOON, "day": date(2026, 3, 1),
-        "took": timedelta(milliseconds=5), "raw": b"xy", "z": 1 + 2j, "nano": 1_000,
-    }  # fmt: skip
+        "note": "abc",
+        "place": (1.5, True),
+        "sizes": [1, 2],
+        "time": NOON,
+        "day": date(2026, 3, 1),
+        "took": timedelta(milliseconds=5),
+        "raw": b"xy",
+        "z": 1 + 2j,
+        "nano": 1_000,
+    }
     return {**record, **changed}
 
 
@@ -100,12 +115,24 @@ def test_floats_may_be_rounded_and_unset() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("symbol", "ab"), ("symbol", b"abcde"), ("symbol", None), ("symbol", [b"a"]),
-        ("price", "1.5"), ("price", 1j), ("price", 1e300), ("price", None), ("price", [1.0]),
-        ("size", -1), ("size", 1 << 16), ("size", 1 << 70), ("size", 1.5), ("size", "1"),
-        ("size", float("nan")), ("size", object()),
+        ("symbol", "ab"),
+        ("symbol", b"abcde"),
+        ("symbol", None),
+        ("symbol", [b"a"]),
+        ("price", "1.5"),
+        ("price", 1j),
+        ("price", 1e300),
+        ("price", None),
+        ("price", [1.0]),
+        ("size", -1),
+        ("size", 1 << 16),
+        ("size", 1 << 70),
+        ("size", 1.5),
+        ("size", "1"),
+        ("size", float("nan")),
+        ("size", object()),
     ],
-)  # fmt: skip
+)
 def test_field_that_cannot_hold_its_value_is_named(
     tmp_path: Path, field: str, value: object
 ) -> None:

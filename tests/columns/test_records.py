@@ -25,9 +25,17 @@ pa = pytest.importorskip("pyarrow")
 
 RECORD = np.dtype([("time", "<M8[us]"), ("symbol", "S6"), ("price", ">f8"), ("sizes", "<i4", (3,))])
 WIDE = np.dtype(
-    [("id", "<u4"), ("note", "<U5"), ("place", [("x", "<f4"), ("alive", "?")]), ("raw", "V3"),
-     ("day", "<M8[D]"), ("took", "<m8[ms]"), ("grid", "<i2", (2, 2))], align=True,
-)  # fmt: skip
+    [
+        ("id", "<u4"),
+        ("note", "<U5"),
+        ("place", [("x", "<f4"), ("alive", "?")]),
+        ("raw", "V3"),
+        ("day", "<M8[D]"),
+        ("took", "<m8[ms]"),
+        ("grid", "<i2", (2, 2)),
+    ],
+    align=True,
+)
 
 
 def filled(dtype: np.dtype[Any], count: int) -> np.ndarray[Any, Any]:
@@ -118,14 +126,26 @@ def test_rows_are_written_byte_for_byte_as_a_list_is(tmp_path: Path) -> None:
         (lambda t: t.set_column(2, "price", pa.array(["x"] * len(t))), "'price'"),
         (lambda t: t.set_column(2, "price", pa.array([None] * len(t), pa.float64())), "nulls"),
         (lambda t: t.set_column(1, "symbol", pa.array([b"seven b"] * len(t))), "7 bytes"),
-        (lambda t: t.set_column(3, "sizes", pa.array([[1, 2]] * len(t), pa.list_(pa.int32(), 2))),
-         "fixed_size_list of 3"),
-        (lambda t: t.set_column(3, "sizes", pa.array([[1, 2, None]] * len(t),
-                                                     pa.list_(pa.int32(), 3))), "nulls"),
-        (lambda t: t.set_column(3, "sizes", pa.array([[1, 2, 2**40]] * len(t),
-                                                     pa.list_(pa.int64(), 3))), "sizes"),
+        (
+            lambda t: t.set_column(
+                3, "sizes", pa.array([[1, 2]] * len(t), pa.list_(pa.int32(), 2))
+            ),
+            "fixed_size_list of 3",
+        ),
+        (
+            lambda t: t.set_column(
+                3, "sizes", pa.array([[1, 2, None]] * len(t), pa.list_(pa.int32(), 3))
+            ),
+            "nulls",
+        ),
+        (
+            lambda t: t.set_column(
+                3, "sizes", pa.array([[1, 2, 2**40]] * len(t), pa.list_(pa.int64(), 3))
+            ),
+            "sizes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_table_of_another_dtype_is_refused(tmp_path: Path, change: Any, words: str) -> None:  # noqa: ANN401
     """Columns match fields by name and must hold all their values: no value is lost silently."""
     table = change(table_of(filled(RECORD, 5)))

@@ -58,11 +58,15 @@ def shapes(payloads: list[bytes]) -> dict[str, Any]:
     made: dict[str, Any] = {
         name: pa.array(payloads, kind)
         for name, kind in {
-            "binary": pa.binary(), "large": pa.large_binary(), "view": pa.binary_view(),
+            "binary": pa.binary(),
+            "large": pa.large_binary(),
+            "view": pa.binary_view(),
         }.items()
-    }  # fmt: skip
-    made |= {f"{name} sliced": pa.array([b"before", *payloads, b"after"], made[name].type)[1:-1]
-             for name in tuple(made)}  # fmt: skip
+    }
+    made |= {
+        f"{name} sliced": pa.array([b"before", *payloads, b"after"], made[name].type)[1:-1]
+        for name in tuple(made)
+    }
     made["chunked"] = pa.chunked_array(
         [pa.array(part, pa.binary()) for part in (payloads[:half], [], payloads[half:])]
     )
@@ -73,8 +77,14 @@ def shapes(payloads: list[bytes]) -> dict[str, Any]:
     return made
 
 
-@given(st.one_of(PAYLOADS, st.integers(1, 30).flatmap(
-    lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=20))))  # fmt: skip
+@given(
+    st.one_of(
+        PAYLOADS,
+        st.integers(1, 30).flatmap(
+            lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=20)
+        ),
+    )
+)
 @settings(max_examples=60)
 def test_arrow_arrays_are_sent_as_their_list_is(payloads: list[bytes]) -> None:
     """Offsets of either width, views, slices, chunks: the same messages as one by one."""
@@ -91,8 +101,10 @@ def test_arrow_arrays_are_sent_as_their_list_is(payloads: list[bytes]) -> None:
 
 
 @pytest.mark.slow
-@given(arrays.arrays(arrays.byte_string_dtypes(min_len=1, max_len=12), st.integers(0, 20)),
-       st.sampled_from([1, -1, 2, -3]))  # fmt: skip
+@given(
+    arrays.arrays(arrays.byte_string_dtypes(min_len=1, max_len=12), st.integers(0, 20)),
+    st.sampled_from([1, -1, 2, -3]),
+)
 @settings(max_examples=100)
 def test_numpy_bytes_are_sent_as_numpy_returns_each(array: np.ndarray[Any, Any], step: int) -> None:
     """Without the zeros at the end, with those inside; also strided and backwards."""
@@ -169,8 +181,17 @@ def test_array_that_lies_about_its_bytes_is_refused(
     assert len(queue) == 0
 
 
-@pytest.mark.parametrize("words", [[-1, 0, 0, 0], [13, 0, 1, 0], [13, 0, -1, 0], [13, 0, 0, 9],
-                                   [13, 0, 0, -1], [2**31 - 1, 0, 0, 0]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        [-1, 0, 0, 0],
+        [13, 0, 1, 0],
+        [13, 0, -1, 0],
+        [13, 0, 0, 9],
+        [13, 0, 0, -1],
+        [2**31 - 1, 0, 0, 0],
+    ],
+)
 def test_views_that_lie_are_refused(queue: Queue, words: list[int]) -> None:
     """I9: the same for views."""
     view = np.array(words, "<i4").tobytes()
@@ -215,8 +236,13 @@ def test_core_checks_the_shapes_that_it_is_given(queue: Queue) -> None:
 def all_shapes(count: int) -> list[Any]:
     """Return so many messages of 100 bytes in every shape."""
     data = [b"x" * 100] * count
-    return [data, np.array(data), np.array(data, "V100"), pa.array(data),
-            pa.array(data, pa.binary(100))]  # fmt: skip
+    return [
+        data,
+        np.array(data),
+        np.array(data, "V100"),
+        pa.array(data),
+        pa.array(data, pa.binary(100)),
+    ]
 
 
 @pytest.mark.parametrize("shape", range(5))
@@ -281,9 +307,15 @@ TIMES = [5, 5, 6, 1 << 40]
 def all_times() -> list[Any]:
     """Return the same times in every shape."""
     return [
-        TIMES, iter(TIMES), np.array(TIMES), np.array(TIMES, np.uint64), np.array(TIMES, "M8[ns]"),
-        pa.array(TIMES), pa.array(TIMES, pa.timestamp("ns", "UTC")), np.array([*TIMES, 0])[:4],
-    ]  # fmt: skip
+        TIMES,
+        iter(TIMES),
+        np.array(TIMES),
+        np.array(TIMES, np.uint64),
+        np.array(TIMES, "M8[ns]"),
+        pa.array(TIMES),
+        pa.array(TIMES, pa.timestamp("ns", "UTC")),
+        np.array([*TIMES, 0])[:4],
+    ]
 
 
 @pytest.mark.parametrize("shape", range(5))
@@ -431,8 +463,10 @@ def test_sending_an_array_imports_no_module(tmp_path: Path) -> None:
     )
     told = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "q")],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout == "[]\n"
 
 

@@ -235,9 +235,13 @@ class Ready:
         given = {**vars(self), "number": 2, **changes}
         names = ("page", "index", "number")
         found: bool = self.sender._ready(
-            *(given[name] for name in names), 4096, 1200, given["header"], self.folder,
+            *(given[name] for name in names),
+            4096,
+            1200,
+            given["header"],
+            self.folder,
             given["watched"],
-        )  # fmt: skip
+        )
         return found
 
 

@@ -65,8 +65,11 @@ def test_commands_that_take_longest_begin_first() -> None:
     script = f"LONGEST=(slower 'python -m slow')\n{part_of_script('longest_first')}\nlongest_first"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
-        input="\n".join(lines) + "\n", capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines() == [lines[3], lines[1], lines[0], lines[2]]
 
 
@@ -157,8 +160,10 @@ def test_run_of_no_test_fails(tmp_path: Path) -> None:
         log.write_text(f"tools: 0 tests not run\n==== {line} in 0.51s ====\n", encoding="utf-8")
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"{checks}\ncheck_log {shlex.quote(str(log))}"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == code, (line, done)
 
 
@@ -229,12 +234,25 @@ def test_tests_without_tools_end_with_a_count(
 
     def outcome(name: str, **environment: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
-             "-c", ROOT / "pyproject.toml",
-             "--rootdir", tmp_path, tmp_path / name],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "-c",
+                ROOT / "pyproject.toml",
+                "--rootdir",
+                tmp_path,
+                tmp_path / name,
+            ],
             env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "support"), **environment},
-            cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
         return done.returncode, done.stdout
 
     code, said = outcome("test_it.py")

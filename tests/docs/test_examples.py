@@ -43,8 +43,12 @@ JOURNAL: Final = "journal."
 TASKS: Final = "tasks."
 LOGGING: Final = "logging."
 MODULES: Final = {
-    pagequeue: "", multiprocessing: DROP_IN, journal: JOURNAL, tasks: TASKS, logging: LOGGING,
-}  # fmt: skip
+    pagequeue: "",
+    multiprocessing: DROP_IN,
+    journal: JOURNAL,
+    tasks: TASKS,
+    logging: LOGGING,
+}
 STANDARD: Final = (multiprocessing.Empty, multiprocessing.Full)
 """Public names that are the standard library's own."""
 
@@ -145,22 +149,42 @@ def test_parameter_without_description_is_seen() -> None:
 
 def test_what_has_to_have_an_example_is_found() -> None:
     """Of each kind: a class, a function, a method and a property, of Python and of the core."""
-    kinds = {"Queue", "merge", "Queue.last", "Queue.tail_sequence", "Claim.ack", "Message.time",
-             "multiprocessing.Queue.put", "multiprocessing.Base.directory", "Stale",
-             "journal.Journal.read", "tasks.TaskStore.claim",
-             "logging.QueueHandler.emit"}  # fmt: skip
+    kinds = {
+        "Queue",
+        "merge",
+        "Queue.last",
+        "Queue.tail_sequence",
+        "Claim.ack",
+        "Message.time",
+        "multiprocessing.Queue.put",
+        "multiprocessing.Base.directory",
+        "Stale",
+        "journal.Journal.read",
+        "tasks.TaskStore.claim",
+        "logging.QueueHandler.emit",
+    }
     assert kinds <= set(DOCSTRINGS)
 
 
 # --- that it runs ---------------------------------------------------------------------------------
 
 EMPTY: Final = {
-    "Flow", "Producer", "Producer.open", "Queue", "Queue.persist", "Queue.producer",
+    "Flow",
+    "Producer",
+    "Producer.open",
+    "Queue",
+    "Queue.persist",
+    "Queue.producer",
     "Producer.send_async",
-    "Producer.send_many", "Producer.send_many_async", "Writer.send",
-    "journal.Journal.update", "journal.Journal.update_async",
-    "tasks.Task", "tasks.TaskStore.insert", "tasks.TaskStore.insert_async",
-}  # fmt: skip
+    "Producer.send_many",
+    "Producer.send_many_async",
+    "Writer.send",
+    "journal.Journal.update",
+    "journal.Journal.update_async",
+    "tasks.Task",
+    "tasks.TaskStore.insert",
+    "tasks.TaskStore.insert_async",
+}
 """Examples that begin with an empty queue."""
 NAMED: Final = {"Consumer.ack_async", "NamedConsumer"}
 """Examples, or classes, whose consumer has a name."""
@@ -168,10 +192,17 @@ WITH_CURSOR: Final = {"ConsumerInfo", "ConsumerStats", "Queue.consumers", "Queue
 DAMAGED: Final = {"CorruptFrame", "DamageError", "Loss", "Problem"}
 WITHOUT_INDEX: Final = {"RepairReport", "repair_queue"}
 EXTRAS: Final = {
-    "pyarrow": {"Batch.to_arrow", "Batches", "Batches.schema", "Batches.to_arrow", "Merge.to_arrow",
-                "MergedBatch.to_arrow", "MissingExtra"},
+    "pyarrow": {
+        "Batch.to_arrow",
+        "Batches",
+        "Batches.schema",
+        "Batches.to_arrow",
+        "Merge.to_arrow",
+        "MergedBatch.to_arrow",
+        "MissingExtra",
+    },
     "zstandard": {"CompressReport", "Queue.compress"},
-}  # fmt: skip
+}
 
 
 ENTRIES: Final = 1000
@@ -218,10 +249,17 @@ class Scene:
         self.closing = closing
         self.names: dict[str, Any] = {
             **{name: getattr(self.module, name) for name in self.module.__all__},
-            "asyncio": asyncio, "os": os, "path": "copy", "shutil": shutil,
-            "time": time, "timedelta": timedelta, "json": json, "logging": standard_logging,
-            "lines": [b"one", b"two"], "Accounts": Accounts,
-        }  # fmt: skip
+            "asyncio": asyncio,
+            "os": os,
+            "path": "copy",
+            "shutil": shutil,
+            "time": time,
+            "timedelta": timedelta,
+            "json": json,
+            "logging": standard_logging,
+            "lines": [b"one", b"two"],
+            "Accounts": Accounts,
+        }
         source = "".join(example.source for example in EXAMPLES[name])
         code = compile(source, name, "exec", AWAITS | ast.PyCF_ONLY_AST)
         found = [node for node in ast.walk(code) if isinstance(node, ast.Name)]

@@ -65,9 +65,39 @@ def test_write_meta_has_these_offsets_without_overlap() -> None:
     fields = fmt.WRITE_META.fields
     spans = sorted((fields[name][1], fields[name][0].itemsize) for name in fmt.WRITE_META.names)
     assert [at for at, _ in spans] == [
-        0, 8, 12, 16, 64, 80, 88, 96, 104, 128, 192, 200, 208, 216, 224, 232, 240, 256, 264, 272,
-        280, 288, 304, 320, 328, 336, 340, 344, 384, 388, 392, 400,
-    ]  # fmt: skip
+        0,
+        8,
+        12,
+        16,
+        64,
+        80,
+        88,
+        96,
+        104,
+        128,
+        192,
+        200,
+        208,
+        216,
+        224,
+        232,
+        240,
+        256,
+        264,
+        272,
+        280,
+        288,
+        304,
+        320,
+        328,
+        336,
+        340,
+        344,
+        384,
+        388,
+        392,
+        400,
+    ]
     assert all(at + size <= after for (at, size), (after, _) in pairwise(spans))
     assert all(at % size == 0 for at, size in spans if size in {4, 8})
     assert fmt.WRITE_META.itemsize == 512
@@ -95,8 +125,13 @@ def test_message_is_written_in_exactly_these_bytes(disk: Disk) -> None:
     expected = frame_bytes(identity, b"hello", START, 0) + frame_bytes(identity, b"", START + 1, 1)
     assert page[64:] == expected.ljust(4096 - 64, b"\0")
     assert struct.unpack("<qIqIqI", disk.index(1).read_bytes()[:36]) == (
-        START, 64, START + 1, 88, 0, 0,
-    )  # fmt: skip
+        START,
+        64,
+        START + 1,
+        88,
+        0,
+        0,
+    )
 
 
 def test_batch_carries_its_flag_on_all_but_the_last(disk: Disk) -> None:

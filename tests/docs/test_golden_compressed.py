@@ -72,10 +72,14 @@ def test_golden_compressed_pages_are_the_golden_pages(version: str) -> None:
             (b.stored_bytes, b.position, b.ordinal, b.checksum, b.timestamp) for b in head.blocks
         ]
         front = compressed_format.encode_front(
-            head.header, blocks, page_bytes=head.page_bytes, used_bytes=head.used_bytes,
-            end_sequence=head.end_sequence, first_timestamp=head.first_timestamp or 0,
+            head.header,
+            blocks,
+            page_bytes=head.page_bytes,
+            used_bytes=head.used_bytes,
+            end_sequence=head.end_sequence,
+            first_timestamp=head.first_timestamp or 0,
             last_timestamp=head.last_timestamp or 0,
-        )  # fmt: skip
+        )
         assert data.startswith(front)
         assert data.endswith(front + compressed_format.encode_end(len(front)))
     assert seen == 3

@@ -31,10 +31,8 @@ def write_journal(directory: Path) -> None:
     now = [START]
     with (
         mock.patch("uuid.uuid4", return_value=uuid.UUID(bytes=ID)),
-        Journal(
-            directory, Log(), page_bytes=4096, snapshots=1, clock=lambda: now[0]
-        ) as journal,
-    ):  # fmt: skip
+        Journal(directory, Log(), page_bytes=4096, snapshots=1, clock=lambda: now[0]) as journal,
+    ):
         for number, entry in enumerate(ENTRIES):
             now[0] += STEP
             journal.update(lambda _, entry=entry: entry)

@@ -38,9 +38,14 @@ def run(directory: Path, *command: str) -> str:
     """Run a command as a reader would; return what it printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        command, cwd=directory, env={**os.environ, "PATH": path}, capture_output=True, text=True,
-        timeout=600, check=False,
-    )  # fmt: skip
+        command,
+        cwd=directory,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

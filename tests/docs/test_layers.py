@@ -33,9 +33,12 @@ def run(config: Path) -> int:
     code = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(
         [sys.executable, "-c", code, "--config", config, "--no-cache"],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, stdout=subprocess.PIPE, text=True,
-        timeout=120, check=False,
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert "Contracts:" in done.stdout, done.stdout
     return done.returncode
 
@@ -89,9 +92,16 @@ def test_lower_packages_import_modules_and_no_public_names(path: Path) -> None:
 def test_package_shows_public_names_only() -> None:
     """What is not documented is not offered by a prompt's completion, and what is shown exists."""
     modules = {
-        "errors", "format", "journal", "logging", "metrics", "multiprocessing", "spark", "tasks",
+        "errors",
+        "format",
+        "journal",
+        "logging",
+        "metrics",
+        "multiprocessing",
+        "spark",
+        "tasks",
         "types",
-    }  # fmt: skip
+    }
     shown = set(dir(pagequeue))
     assert set(pagequeue.__all__) | {"errors", "format"} <= shown
     assert shown <= set(pagequeue.__all__) | modules

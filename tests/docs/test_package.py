@@ -30,10 +30,14 @@ def hook(
     """Call a hook of the build backend, as pip does."""
     pytest.importorskip("setuptools", reason="setuptools is not installed")
     return subprocess.run(
-        [sys.executable, "-c", CALL, name, out], cwd=project, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(project / ".ci"), **environment}, timeout=600,
+        [sys.executable, "-c", CALL, name, out],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(project / ".ci"), **environment},
+        timeout=600,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def built(project: Path, name: str, out: Path) -> Path:
@@ -133,9 +137,14 @@ def test_wheel_has_the_library_only_and_runs(project: Path, tmp_path: Path) -> N
         assert f"pagequeue/{name}" in files
     assert b".debug_info" not in (site / "pagequeue" / "_core.abi3.so").read_bytes()
     done = subprocess.run(
-        [sys.executable, ROOT / ".ci" / "try_wheel.py"], capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(site)}, cwd=tmp_path, timeout=600, check=False,
-    )  # fmt: skip
+        [sys.executable, ROOT / ".ci" / "try_wheel.py"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        cwd=tmp_path,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "b'hello'" in done.stdout
     assert "second message" in done.stdout

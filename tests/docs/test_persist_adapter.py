@@ -23,7 +23,7 @@ from persist_adapter import Empty, Full, Queue, SQLiteAckQueue, SQLiteQueue  # n
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LINES_MAX = 210
+LINES_MAX = 214
 
 
 def got(queue: Queue) -> list[Any]:

@@ -51,9 +51,12 @@ def test_site_is_built_without_a_broken_link(tmp_path: Path) -> None:
         pytest.importorskip(module, reason="the extra `docs` is not installed")
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", CONFIG, "-d", tmp_path / "out"],
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
-        timeout=600, check=False,
-    )  # fmt: skip
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     pages = {path.name: path.read_text() for path in tmp_path.rglob("*.html")}
     assert [url for text in pages.values() for url in LOADED.findall(text)] == []

@@ -23,10 +23,25 @@ if TYPE_CHECKING:
 
 MODULES = (pagequeue, journal, logging, multiprocessing, tasks)
 ELSEWHERE = {
-    "Any", "ArrayLike", "Buffer", "Callable", "DTypeLike", "Iterable", "Iterator", "Mapping",
-    "NDArray", "Self", "Sequence", "datetime", "logging.LogRecord", "np.dtype", "np.int64",
-    "np.void", "os.PathLike", "timedelta",
-}  # fmt: skip
+    "Any",
+    "ArrayLike",
+    "Buffer",
+    "Callable",
+    "DTypeLike",
+    "Iterable",
+    "Iterator",
+    "Mapping",
+    "NDArray",
+    "Self",
+    "Sequence",
+    "datetime",
+    "logging.LogRecord",
+    "np.dtype",
+    "np.int64",
+    "np.void",
+    "os.PathLike",
+    "timedelta",
+}
 """Names of the standard library and of NumPy."""
 VARIABLES = {"Found", "Sent", "State", "T"}
 PACKAGE = Path(pagequeue.__file__).parent
@@ -163,10 +178,12 @@ def test_names_of_options_are_those_that_are_taken() -> None:
 @pytest.mark.parametrize(
     ("option", "names"),
     [
-        ("on_full", types.OnFull), ("on_sync_failure", types.OnSyncFailure),
-        ("on_expired", types.OnExpired), ("commit", types.CommitMode),
+        ("on_full", types.OnFull),
+        ("on_sync_failure", types.OnSyncFailure),
+        ("on_expired", types.OnExpired),
+        ("commit", types.CommitMode),
     ],
-)  # fmt: skip
+)
 def test_each_name_of_an_option_is_taken(tmp_path: Path, option: str, names: object) -> None:
     """And no other; the error lists exactly these."""
     wrong: dict[str, typing.Any] = {option: "other"}
@@ -196,10 +213,16 @@ def test_type_checker_knows_what_a_queue_takes(
         assert programs
         for number, text in enumerate(programs):
             (tmp_path / f"{page.stem}_{number}.py").write_text(text)
-    found, told, _ = api.run([
-        "--strict", "--ignore-missing-imports", "--no-error-summary", "--config-file=",
-        f"--cache-dir={tmp_path / 'cache'}", *map(str, sorted(tmp_path.glob("*.py"))),
-    ])  # fmt: skip
+    found, told, _ = api.run(
+        [
+            "--strict",
+            "--ignore-missing-imports",
+            "--no-error-summary",
+            "--config-file=",
+            f"--cache-dir={tmp_path / 'cache'}",
+            *map(str, sorted(tmp_path.glob("*.py"))),
+        ]
+    )
     assert told == ""
     lines = [line for line in found.splitlines() if " error: " in line]
     numbers = [int(line.split(":")[1]) for line in lines if "wrong.py" in line]

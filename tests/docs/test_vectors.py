@@ -30,9 +30,12 @@ def node(directory: Path) -> subprocess.CompletedProcess[str]:
     if program is None:
         pytest.skip("Node is not installed")
     return subprocess.run(
-        [program, VECTORS / "read.mjs", directory], capture_output=True, text=True, timeout=60,
+        [program, VECTORS / "read.mjs", directory],
+        capture_output=True,
+        text=True,
+        timeout=60,
         check=False,
-    )  # fmt: skip
+    )
 
 
 def frames(directory: Path) -> Iterator[tuple[int, int, int, int]]:
@@ -56,11 +59,16 @@ def vectors(directory: Path) -> dict[str, Any]:
         found = list(zip(queue.replay(), frames(directory), strict=True))
     values = (
         (
-            message.sequence, str(message.timestamp), page, position, checksum,
-            bool(word & fmt.MORE_OF_BATCH), base64.b64encode(message.payload).decode(),
+            message.sequence,
+            str(message.timestamp),
+            page,
+            position,
+            checksum,
+            bool(word & fmt.MORE_OF_BATCH),
+            base64.b64encode(message.payload).decode(),
         )
         for message, (page, position, word, checksum) in found
-    )  # fmt: skip
+    )
     return {"queue_id": queue_id, "messages": [dict(zip(FIELDS, v, strict=True)) for v in values]}
 
 

@@ -386,8 +386,11 @@ def test_full_disk_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
     arguments = [str(tmp_path / "a"), str(tmp_path / f"a{suffix}")]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["error"]["type"] == DiskFull.__name__
     assert len(done.stderr.splitlines()) == 1
@@ -473,8 +476,11 @@ def test_memory_does_not_grow_with_the_queue(tmp_path: Path, suffix: str) -> Non
     arguments = [str(tmp_path / "small"), str(tmp_path / "large"), file, target]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        capture_output=True, text=True, check=True, timeout=100,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=100,
+    )
     small, large = (int(line) for line in done.stdout.split("\n") if line.isdecimal())
     assert large - small < 80
 

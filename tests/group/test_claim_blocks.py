@@ -32,9 +32,17 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 def group_on(queue: Queue, clock: Leases, max_deliveries: int | None = None) -> Group:
     """Open a group on a clock of ours, with leases of 10 s."""
     return open_group(
-        queue._store, "work", lease=10, max_deliveries=max_deliveries, since=None, sequence=None,
-        latest=False, on_expired="raise", capacity=64, clock=clock,
-    )  # fmt: skip
+        queue._store,
+        "work",
+        lease=10,
+        max_deliveries=max_deliveries,
+        since=None,
+        sequence=None,
+        latest=False,
+        on_expired="raise",
+        capacity=64,
+        clock=clock,
+    )
 
 
 def reasons(group: Group) -> list[tuple[int, str, int]]:
@@ -131,8 +139,9 @@ def test_async_block_does_the_same(queue: Queue) -> None:
         async with group.claim(0) as claim:  # the one that was cancelled is dead now
             claim.nack()
         assert [letter.reason for letter in group.dead_letters()] == [
-            "ValueError: bad", "was given back",
-        ]  # fmt: skip
+            "ValueError: bad",
+            "was given back",
+        ]
 
     asyncio.run(main())
 

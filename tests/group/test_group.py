@@ -45,9 +45,14 @@ def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
 
     def make(name: str = "work", **options: object) -> Group:
         known = {
-            "lease": 30.0, "max_deliveries": None, "since": None, "sequence": None,
-            "latest": False, "on_expired": "raise", "capacity": 64,
-        }  # fmt: skip
+            "lease": 30.0,
+            "max_deliveries": None,
+            "since": None,
+            "sequence": None,
+            "latest": False,
+            "on_expired": "raise",
+            "capacity": 64,
+        }
         group = open_group(queue._store, name, clock=clock, **{**known, **options})  # type: ignore[arg-type]
         opened.append(group)
         return group
@@ -263,8 +268,10 @@ def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
         group = queue.group("work")
         again = [group.claim(timeout=0) for _ in range(3)]
         assert [(claim.message.sequence, claim.deliveries) for claim in again] == [
-            (0, 2), (2, 2), (4, 1),
-        ]  # fmt: skip
+            (0, 2),
+            (2, 2),
+            (4, 1),
+        ]
         assert group.outstanding == 4
         assert not queue.verify().problems
 
@@ -293,8 +300,10 @@ def test_flushed_state_survives_another_boot(
         group = queue.group("work")
         again = [group.claim(timeout=0) for _ in range(3)]
         assert [(claim.message.sequence, claim.deliveries) for claim in again] == [
-            (2, 2), (4, 1), (5, 1),
-        ]  # fmt: skip
+            (2, 2),
+            (4, 1),
+            (5, 1),
+        ]
         assert not queue.verify().problems
 
 

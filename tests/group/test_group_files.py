@@ -38,9 +38,13 @@ def test_a_damaged_file_is_an_error_and_keeps_pages(tmp_path: Path) -> None:
     path = tmp_path / "queue-readMeta.work"
     good = path.read_bytes()
     for damage in (
-        good[:100], good[:4096], b"x" * len(good), good[:16] + b"y" * 16 + good[32:],
-        good[:36] + b"\0\0\0\0" + good[40:], good[:36] + b"\xff\xff\xff\x7f" + good[40:],
-    ):  # fmt: skip
+        good[:100],
+        good[:4096],
+        b"x" * len(good),
+        good[:16] + b"y" * 16 + good[32:],
+        good[:36] + b"\0\0\0\0" + good[40:],
+        good[:36] + b"\xff\xff\xff\x7f" + good[40:],
+    ):
         path.write_bytes(damage)
         with Queue(tmp_path) as queue:
             with pytest.raises((errors.CorruptMeta, errors.UsageError)):

@@ -132,10 +132,17 @@ class GroupMachine(RuleBasedStateMachine):
     def open_handle(self, place: int) -> Group:
         """Open a handle."""
         group = self.handles[place] = open_group(
-            self.queue._store, "work", lease=LEASES[place], max_deliveries=MAX_DELIVERIES[place],
-            since=None, sequence=None, latest=False, on_expired="raise", capacity=CAPACITY,
+            self.queue._store,
+            "work",
+            lease=LEASES[place],
+            max_deliveries=MAX_DELIVERIES[place],
+            since=None,
+            sequence=None,
+            latest=False,
+            on_expired="raise",
+            capacity=CAPACITY,
             clock=lambda: self.now,
-        )  # fmt: skip
+        )
         return group
 
     def forget(self, place: int) -> None:

@@ -63,8 +63,10 @@ def test_claims_of_a_killed_process_are_redelivered_at_once(tmp_path: Path) -> N
         end(process)
         claims = [group.claim(timeout=LONG) for _ in range(3)]
         assert [(one.message.sequence, one.deliveries) for one in claims] == [
-            (0, 2), (1, 2), (2, 2),
-        ]  # fmt: skip
+            (0, 2),
+            (1, 2),
+            (2, 2),
+        ]
 
 
 def test_a_waiting_worker_gets_the_claims_of_a_killed_one(tmp_path: Path) -> None:
@@ -222,10 +224,15 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
     """Before anything is made."""
     with Queue(tmp_path) as queue:
         for options in (
-            {"lease": 0}, {"lease": -1}, {"lease": float("nan")}, {"max_deliveries": 0},
-            {"capacity": 0}, {"capacity": fmt.GROUP_CAPACITY_MAX + 1}, {"on_expired": "x"},
+            {"lease": 0},
+            {"lease": -1},
+            {"lease": float("nan")},
+            {"max_deliveries": 0},
+            {"capacity": 0},
+            {"capacity": fmt.GROUP_CAPACITY_MAX + 1},
+            {"on_expired": "x"},
             {"latest": True, "sequence": 0},
-        ):  # fmt: skip
+        ):
             with pytest.raises(errors.InvalidOption):
                 queue.group("work", **options)  # type: ignore[arg-type]
         with pytest.raises(errors.InvalidOption, match="name of a group is 'a b'"):

@@ -110,8 +110,11 @@ def test_lost_read_meta_does_not_hide_a_lost_first_page(made: Path) -> None:
 
 def test_lost_first_page_without_any_trace_is_reported(made: Path) -> None:
     """If retention and loss are indistinguishable, the missing messages are named."""
-    for path in (made / "queue-readMeta", made / fmt.page_name("queue", 1),
-                 made / fmt.index_name("queue", 1)):  # fmt: skip
+    for path in (
+        made / "queue-readMeta",
+        made / fmt.page_name("queue", 1),
+        made / fmt.index_name("queue", 1),
+    ):
         path.unlink()
     assert not verify_queue(made).ok
     with Queue(made) as queue:
@@ -183,10 +186,15 @@ def test_verify_reports_every_error_of_opening(
 @pytest.mark.parametrize(
     "name",
     [
-        "queue-readMeta.workers", "queue-readMeta.reader", "queue-readMeta", "queue-writeMeta",
-        "queue-allMeta", "queue-0000000001.idx", "queue-0000000001.page",
+        "queue-readMeta.workers",
+        "queue-readMeta.reader",
+        "queue-readMeta",
+        "queue-writeMeta",
+        "queue-allMeta",
+        "queue-0000000001.idx",
+        "queue-0000000001.page",
     ],
-)  # fmt: skip
+)
 def test_appended_bytes_are_found_and_cut_off(made: Path, name: str) -> None:
     """Seven bytes appended to any file do no harm: verify names them, repair cuts them off."""
     before = (made / name).read_bytes()

@@ -20,10 +20,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PREFIXES = (
-    "queue", "QUEUE", "queue-0000000001", "queue.page", "q", "queue-staged", "queue-allMeta",
-    "queue.dead.workers", "queue-0000000001.page", "queue.lock", "queue-publishing",
-    "queue-manifest.json", "queue-1.idx",
-)  # fmt: skip
+    "queue",
+    "QUEUE",
+    "queue-0000000001",
+    "queue.page",
+    "q",
+    "queue-staged",
+    "queue-allMeta",
+    "queue.dead.workers",
+    "queue-0000000001.page",
+    "queue.lock",
+    "queue-publishing",
+    "queue-manifest.json",
+    "queue-1.idx",
+)
 PAGE = 4096
 COUNT = 120
 
@@ -31,12 +41,19 @@ COUNT = 120
 def names_of(prefix: str) -> list[str]:
     """Return the names of all files that a queue can have."""
     final = [
-        fmt.page_name(prefix, 1), fmt.index_name(prefix, 9_999_999_999), fmt.all_meta_name(prefix),
-        fmt.write_meta_name(prefix), fmt.read_meta_name(prefix), fmt.cursor_name(prefix, "c"),
-        fmt.cursor_name(prefix, "x-allMeta"), fmt.cursor_name(prefix, "q-0000000001.page"),
-        publishing_name(prefix), sending_name(prefix), published_name(prefix, "0" * 32),
+        fmt.page_name(prefix, 1),
+        fmt.index_name(prefix, 9_999_999_999),
+        fmt.all_meta_name(prefix),
+        fmt.write_meta_name(prefix),
+        fmt.read_meta_name(prefix),
+        fmt.cursor_name(prefix, "c"),
+        fmt.cursor_name(prefix, "x-allMeta"),
+        fmt.cursor_name(prefix, "q-0000000001.page"),
+        publishing_name(prefix),
+        sending_name(prefix),
+        published_name(prefix, "0" * 32),
         manifest_name(prefix),
-    ]  # fmt: skip
+    ]
     temporary = [f"{name}.tmp-next" for name in final]
     return [*final, *temporary, fmt.spare_name(prefix), fmt.lock_name(prefix)]
 

@@ -65,11 +65,15 @@ def salvaged(disk: Disk, kept: list[int], sent: list[Message]) -> SalvageReport:
     ]
     old = [n for run in report.runs for n in range(run.first, run.last + 1)]
     assert old == kept
-    new = [run.target_first + n - run.first for run in report.runs
-           for n in range(run.first, run.last + 1)]  # fmt: skip
+    new = [
+        run.target_first + n - run.first
+        for run in report.runs
+        for n in range(run.first, run.last + 1)
+    ]
     assert new == list(range(len(kept)))
-    gone = [n for loss in report.lost
-            for n in range(loss.first_sequence, (loss.last_sequence or 0) + 1)]  # fmt: skip
+    gone = [
+        n for loss in report.lost for n in range(loss.first_sequence, (loss.last_sequence or 0) + 1)
+    ]
     assert gone == [n for n in range(len(sent)) if n not in kept]
     assert report.ok == (not gone and not report.conflicts)
     assert verify_queue(target).ok

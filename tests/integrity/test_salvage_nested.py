@@ -157,8 +157,11 @@ def test_damaged_last_message_that_the_index_has_is_reported(tmp_path: Path) -> 
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(seed=st.integers(0, 2**32), kinds=st.lists(st.sampled_from(["bits", "zeros"]), max_size=3),
-       index=st.sampled_from(["whole", "bits", "gone"]))  # fmt: skip
+@given(
+    seed=st.integers(0, 2**32),
+    kinds=st.lists(st.sampled_from(["bits", "zeros"]), max_size=3),
+    index=st.sampled_from(["whole", "bits", "gone"]),
+)
 def test_salvaged_messages_were_sent_and_lost_ones_are_reported(
     tmp_path_factory: pytest.TempPathFactory, seed: int, kinds: list[str], index: str
 ) -> None:
@@ -196,9 +199,10 @@ def test_salvaged_messages_were_sent_and_lost_ones_are_reported(
     ]
     ends = [at + 16 + len(payload) for at, payload in zip(positions, sent, strict=True)]
     whole = {
-        n for n, (a, b) in enumerate(zip(positions, ends, strict=True))
+        n
+        for n, (a, b) in enumerate(zip(positions, ends, strict=True))
         if page[a:b] == before[a:b] and n not in bad and index != "gone"
-    }  # fmt: skip
+    }
     got, report = salvaged(outer)
     check(sent, got, report, whole)
     shutil.rmtree(base)

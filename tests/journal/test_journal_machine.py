@@ -163,6 +163,8 @@ class JournalMachine(RuleBasedStateMachine):
 
 TestJournal = JournalMachine.TestCase
 TestJournal.settings = settings(
-    max_examples=15, stateful_step_count=20, phases=[Phase.reuse, Phase.generate],
+    max_examples=15,
+    stateful_step_count=20,
+    phases=[Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)

@@ -105,8 +105,10 @@ def test_compaction_removes_pages_up_to_the_oldest_kept_snapshot(tmp_path: Path)
         assert journal.verify().ok
         assert journal.queue.consumers()[0].name == "journal"
     assert sorted(os.listdir(tmp_path / "queue-journal")) == [
-        "snapshot-00000000000000000600", "snapshot-00000000000000000900", "turn",
-    ]  # fmt: skip
+        "snapshot-00000000000000000600",
+        "snapshot-00000000000000000900",
+        "turn",
+    ]
 
 
 def test_snapshot_beyond_the_tail_is_never_loaded(tmp_path: Path) -> None:
@@ -311,10 +313,21 @@ def test_compaction_removes_what_a_stranger_put_there_and_follows_it_nowhere(
         os.mkfifo(place / "queue-0000000001.page")
         (place / "link").symlink_to(target)
     done = subprocess.run(
-        [sys.executable, "-m", "pagequeue", "journal", "compact", str(tmp_path / "j"),
-         "--machine", "journals:Log"], timeout=60, check=False, capture_output=True,
+        [
+            sys.executable,
+            "-m",
+            "pagequeue",
+            "journal",
+            "compact",
+            str(tmp_path / "j"),
+            "--machine",
+            "journals:Log",
+        ],
+        timeout=60,
+        check=False,
+        capture_output=True,
         env={**os.environ, "PYTHONPATH": os.path.dirname(journals.__file__)},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert not os.path.lexists(place)
     assert (target / "file").read_text() == "kept"

@@ -93,8 +93,10 @@ def test_record_is_a_json_object_with_its_fields(tmp_path: Path) -> None:
     first, second = records(tmp_path / "log")
     assert first["message"] == "5 of m\u00fcsli \\ud800"
     assert (first["level"], first["logger"], first["function"]) == (
-        "INFO", "shop", "test_record_is_a_json_object_with_its_fields",
-    )  # fmt: skip
+        "INFO",
+        "shop",
+        "test_record_is_a_json_object_with_its_fields",
+    )
     assert first["file"] == __file__
     assert first["extra"] == {"shelf": 7, "at": str(began), "n": "nan"}
     assert began <= datetime.fromisoformat(first["time"]) <= datetime.now(UTC)
@@ -118,16 +120,26 @@ def test_records_are_values_of_a_codec(tmp_path: Path, codec: str) -> None:
 
 def test_formatter_and_level_are_obeyed(tmp_path: Path) -> None:
     """Configured as any handler, by a dictionary."""
-    logging.config.dictConfig({
-        "version": 1, "disable_existing_loggers": False,
-        "formatters": {"short": {"format": "%(levelname)s %(message)s"}},
-        "filters": {"even": {"()": lambda: lambda record: record.args[0] % 2 == 0}},
-        "handlers": {"queue": {
-            "class": "pagequeue.logging.QueueHandler", "directory": str(tmp_path / "log"),
-            "level": "INFO", "formatter": "short", "filters": ["even"],
-        }},
-        "loggers": {"configured": {"handlers": ["queue"], "level": "DEBUG", "propagate": False}},
-    })  # fmt: skip
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"short": {"format": "%(levelname)s %(message)s"}},
+            "filters": {"even": {"()": lambda: lambda record: record.args[0] % 2 == 0}},
+            "handlers": {
+                "queue": {
+                    "class": "pagequeue.logging.QueueHandler",
+                    "directory": str(tmp_path / "log"),
+                    "level": "INFO",
+                    "formatter": "short",
+                    "filters": ["even"],
+                }
+            },
+            "loggers": {
+                "configured": {"handlers": ["queue"], "level": "DEBUG", "propagate": False}
+            },
+        }
+    )
     log = logging.getLogger("configured")
     for number in range(4):
         log.debug("debug %d", number)
@@ -159,9 +171,12 @@ def test_children_of_a_fork_log_for_themselves(tmp_path: Path) -> None:
     """The parent's handles stay as they are, and no record is dropped."""
     path = tmp_path / "log"
     done = subprocess.run(
-        [sys.executable, "-c", FORK, str(path)], capture_output=True, text=True, timeout=PATIENCE,
+        [sys.executable, "-c", FORK, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
         check=False,
-    )  # fmt: skip
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert messages(path) == ["before", "child 0", "child 1", "child 2", "grandchild", "after"]
     assert len({record["process"] for record in records(path)}) == 5
@@ -188,9 +203,12 @@ def test_threads_share_a_handler(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_record_that_cannot_be_written_does_not_raise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    *, is_told: bool,
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_told: bool,
+) -> None:
     """It is counted, and told on stderr as `logging.raiseExceptions` says; others are written."""
     monkeypatch.setattr(logging, "raiseExceptions", is_told)
     handler = QueueHandler(tmp_path / "log")
@@ -209,8 +227,9 @@ def test_record_that_cannot_be_written_does_not_raise(
     assert handler.dropped == 3
     told = capsys.readouterr().err
     assert ("DiskFull" in told, "not all arguments" in told or "%d format" in told) == (
-        is_told, is_told,
-    )  # fmt: skip
+        is_told,
+        is_told,
+    )
     assert messages(tmp_path / "log") == ["written"]
 
 

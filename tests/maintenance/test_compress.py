@@ -152,9 +152,13 @@ def test_every_level_is_read_the_same(disk: Disk, level: int) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"compress_after": -1}, {"compress_after": True}, {"compress_level": 20},
-     {"compress_level": -8}],
-)  # fmt: skip
+    [
+        {"compress_after": -1},
+        {"compress_after": True},
+        {"compress_level": 20},
+        {"compress_level": -8},
+    ],
+)
 def test_invalid_options_are_refused(disk: Disk, options: dict[str, int]) -> None:
     """Before anything is made."""
     expected = InvalidType if True in options.values() else InvalidOption

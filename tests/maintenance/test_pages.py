@@ -55,8 +55,10 @@ def test_pages_have_their_sequences_times_and_files(disk: Disk) -> None:
             producer.send(THIRD)
         found = queue.pages()
         assert list(map(brief, found)) == [
-            (1, "sealed", range(3)), (2, "sealed", range(3, 6)), (3, "active", range(6, 8)),
-        ]  # fmt: skip
+            (1, "sealed", range(3)),
+            (2, "sealed", range(3, 6)),
+            (3, "active", range(6, 8)),
+        ]
         times = [message.timestamp for message in queue.replay()]
         for page in found:
             assert page.first_timestamp == times[page.first_sequence]
@@ -134,8 +136,9 @@ def test_pages_while_retention_removes_them(tmp_path: Path) -> None:
             assert [page.state for page in found] == ["sealed"] * (len(found) - 1) + ["active"]
             for before, after in itertools.pairwise(found):
                 assert (before.number + 1, before.end_sequence) == (
-                    after.number, after.first_sequence,
-                )  # fmt: skip
+                    after.number,
+                    after.first_sequence,
+                )
         stop.set()
         thread.join()
 
@@ -311,6 +314,7 @@ class PagesMachine(RuleBasedStateMachine):
 
 TestPages = PagesMachine.TestCase
 TestPages.settings = settings(
-    max_examples=15, stateful_step_count=20,
+    max_examples=15,
+    stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)

@@ -111,9 +111,12 @@ def test_wrong_types_and_too_few_bytes_are_refused(disk: Disk) -> None:
     """A number of seconds is not a timedelta; less than two pages is refused."""
     for wrong in (
         {"max_bytes": True},
-        {"max_age": 5}, {"max_idle": 5.0}, {"max_bytes": "1"}, {"keep_unacked": 1},
+        {"max_age": 5},
+        {"max_idle": 5.0},
+        {"max_bytes": "1"},
+        {"keep_unacked": 1},
         {"drop_acknowledged": 1},
-    ):  # fmt: skip
+    ):
         with pytest.raises(TypeError):
             Retention(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidOption, match="two pages"):

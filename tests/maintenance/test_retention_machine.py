@@ -202,9 +202,11 @@ class RetentionMachine(RuleBasedStateMachine):
 
 
 RetentionMachine.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=30, print_blob=True,
+    max_examples=25,
+    stateful_step_count=30,
+    print_blob=True,
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 
 @pytest.mark.slow

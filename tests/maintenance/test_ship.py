@@ -695,18 +695,27 @@ def test_a_manifest_that_lies_is_refused(queue: Queue, tmp_path: Path) -> None:
     data, right = path.read_bytes(), manifest_of(tmp_path / "ship")
     last, head = right.pages[-1], right.pages[:-1]
     pages = [
-        replace(last, end_position=SMALL), replace(last, end_position=8),
-        replace(last, end_sequence=last.end_sequence + 1000), replace(last, number=10**9),
-        replace(last, first_sequence=last.first_sequence - 1), replace(last, file="../x.page"),
-        replace(last, size_bytes=-1), replace(last, last_timestamp=2**63),
-        replace(last, number=True), replace(last, crc32c="x"), replace(last, end_sequence="9"),
-    ]  # fmt: skip
+        replace(last, end_position=SMALL),
+        replace(last, end_position=8),
+        replace(last, end_sequence=last.end_sequence + 1000),
+        replace(last, number=10**9),
+        replace(last, first_sequence=last.first_sequence - 1),
+        replace(last, file="../x.page"),
+        replace(last, size_bytes=-1),
+        replace(last, last_timestamp=2**63),
+        replace(last, number=True),
+        replace(last, crc32c="x"),
+        replace(last, end_sequence="9"),
+    ]
     lies = [replace(right, pages=(*head, page)) for page in pages]
     lies += [
-        replace(right, queue_id="0" * 32), replace(right, page_bytes=2 * SMALL),
-        replace(right, prefix="other"), replace(right, host=7), replace(right, pages=(last, last)),
+        replace(right, queue_id="0" * 32),
+        replace(right, page_bytes=2 * SMALL),
+        replace(right, prefix="other"),
+        replace(right, host=7),
+        replace(right, pages=(last, last)),
         replace(right, page_bytes="1"),
-    ]  # fmt: skip
+    ]
     for lie in lies:
         path.write_bytes(lie.encode())
         with pytest.raises(errors.CorruptMeta):

@@ -110,11 +110,13 @@ def test_inspection_writes_no_byte(tmp_path: Path) -> None:
         queue.producer().send_many([b"." * 900] * 4)
         queue.producer().send_many([b"." * 900] * 4)
         for reading in (queue, Queue(path, read_only=True)):
-            before = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in
-                      path.iterdir()}  # fmt: skip
+            before = {
+                file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()
+            }
             reading.stats()
-            after = {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in
-                     path.iterdir()}  # fmt: skip
+            after = {
+                file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in path.iterdir()
+            }
             assert after == before
         reading.close()
 

@@ -155,9 +155,13 @@ def test_consumer_whose_creator_died_does_not_fall_behind_retention(
             if not calls:
                 store.read_meta.region.store_half(ReadMeta.CONSUMERS_MADE, 2**32 - 1)
                 CursorMeta.make(
-                    store.folder, store.prefix, store.meta.queue_id, "new", next_sequence=4,
+                    store.folder,
+                    store.prefix,
+                    store.meta.queue_id,
+                    "new",
+                    next_sequence=4,
                     created=1,
-                )  # fmt: skip
+                )
             calls.append(1)
             return real(*args, **options)
 

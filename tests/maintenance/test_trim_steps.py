@@ -165,11 +165,16 @@ def test_order_of_syncs_and_removals(disk: Disk, monkeypatch: pytest.MonkeyPatch
         queue.trim()
         monkeypatch.undo()
     assert done == [
-        "readMeta.a at 1", "header of 2 at 1", "header of 3 at 1", "directory at 1",
+        "readMeta.a at 1",
+        "header of 2 at 1",
+        "header of 3 at 1",
+        "directory at 1",
         "readMeta at 3",
-        "remove 0000000001.page at 3", "remove 0000000001.idx at 3",
-        "remove 0000000002.page at 3", "remove 0000000002.idx at 3",
-    ]  # fmt: skip
+        "remove 0000000001.page at 3",
+        "remove 0000000001.idx at 3",
+        "remove 0000000002.page at 3",
+        "remove 0000000002.idx at 3",
+    ]
 
 
 def test_flush_before_the_new_head_is_on_the_disk_begins_below_it(

@@ -86,8 +86,10 @@ def test_queue_that_is_closed_while_it_is_opened_stays_closed(
 
     monkeypatch.setattr(base, "ObjectQueue", late)
     calls: dict[str, Callable[[], object]] = {
-        "put": lambda: queue.put(b"1"), "get": queue.get, "empty": queue.empty,
-    }  # fmt: skip
+        "put": lambda: queue.put(b"1"),
+        "get": queue.get,
+        "empty": queue.empty,
+    }
     thread, came = in_thread(calls[use])
     thread.join(SECONDS)
     assert isinstance(came[0], base.QueueClosed)

@@ -349,10 +349,14 @@ def with_block(path: Path, number: int, stored_now: bytes) -> None:
         for part, b in zip(parts, head.blocks, strict=True)
     ]
     front = zipped.encode_front(
-        head.header, blocks, page_bytes=head.page_bytes, used_bytes=head.used_bytes,
-        end_sequence=head.end_sequence, first_timestamp=head.first_timestamp or 0,
+        head.header,
+        blocks,
+        page_bytes=head.page_bytes,
+        used_bytes=head.used_bytes,
+        end_sequence=head.end_sequence,
+        first_timestamp=head.first_timestamp or 0,
         last_timestamp=head.last_timestamp or 0,
-    )  # fmt: skip
+    )
     path.write_bytes(front + b"".join(parts) + front + zipped.encode_end(len(front)))
 
 

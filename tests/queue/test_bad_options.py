@@ -61,11 +61,21 @@ def test_invalid_option_is_refused_before_a_file_is_created(
 
 @pytest.mark.parametrize(
     "options",
-    [{"page_bytes": "4096"}, {"page_bytes": 4096.0}, {"prefix": None}, {"prefix": b"q"},
-     {"lock_timeout": "1"}, {"lock_timeout": None}, {"file_mode": "600"}, {"compress_level": 3.0},
-     {"full_timeout": "1"}, {"compress_after": "1"}, {"sync": 1.5}],
+    [
+        {"page_bytes": "4096"},
+        {"page_bytes": 4096.0},
+        {"prefix": None},
+        {"prefix": b"q"},
+        {"lock_timeout": "1"},
+        {"lock_timeout": None},
+        {"file_mode": "600"},
+        {"compress_level": 3.0},
+        {"full_timeout": "1"},
+        {"compress_after": "1"},
+        {"sync": 1.5},
+    ],
     ids=repr,
-)  # fmt: skip
+)
 def test_option_of_a_wrong_type_is_a_type_error_before_anything_is_made(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
@@ -91,10 +101,16 @@ def test_integers_of_other_classes_are_integers(
 ) -> None:
     """Every option that is a number takes NumPy's integers, and whatever has `__index__`."""
     with Queue(
-        tmp_path / "q", page_bytes=whole(SMALL), sync=whole(2), lock_timeout=whole(5),
-        file_mode=whole(0o640), retention=Retention(max_bytes=whole(1 << 20)),
-        full_timeout=whole(5), compress_after=whole(1), compress_level=whole(3),
-    ) as queue:  # fmt: skip
+        tmp_path / "q",
+        page_bytes=whole(SMALL),
+        sync=whole(2),
+        lock_timeout=whole(5),
+        file_mode=whole(0o640),
+        retention=Retention(max_bytes=whole(1 << 20)),
+        full_timeout=whole(5),
+        compress_after=whole(1),
+        compress_level=whole(3),
+    ) as queue:
         assert queue.page_bytes == SMALL
         producer = queue.producer()
         assert producer.send(b"a", timestamp=whole(1)) == 0

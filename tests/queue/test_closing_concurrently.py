@@ -286,9 +286,12 @@ def test_threads_that_use_a_queue_get_typed_errors_when_it_is_closed(
     deadline = time.monotonic() + 1.5
     for number in itertools.count():
         queue = Queue(
-            tmp_path / f"q{number}", page_bytes=SMALL, sync=3, lock_timeout=SECONDS,
+            tmp_path / f"q{number}",
+            page_bytes=SMALL,
+            sync=3,
+            lock_timeout=SECONDS,
             retention=Retention(max_bytes=20 * SMALL, keep_unacked=False),
-        )  # fmt: skip
+        )
         uses: list[Callable[[Queue], object]] = [
             lambda q: q.producer().send(WIDE),
             lambda q: q.producer().send_many([WIDE]),

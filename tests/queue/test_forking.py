@@ -71,8 +71,11 @@ def test_child_does_not_inherit_the_lock_of_an_import(
     pytest.importorskip(module)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", IMPORTING, module, what, str(tmp_path / "q")],
-        cwd=Path(__file__).parents[2], capture_output=True, timeout=2 * SECONDS, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        timeout=2 * SECONDS,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 

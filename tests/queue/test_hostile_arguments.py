@@ -47,11 +47,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VALUES: Final[dict[str, Any]] = {
-    "nan": math.nan, "inf": math.inf, "-inf": -math.inf, "-1": -1, "2**70": 1 << 70,
-    "10**5000": 10**5000, "empty": "", "NUL": "a\0b", "surrogate": "\ud800", "bytes": b"\xff",
-    "list": [1], "object": object(), "1.5": 1.5, "timedelta.max": timedelta.max,
-    "NumPy's nan": np.float64("nan"), "True": True,
-}  # fmt: skip
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+    "-1": -1,
+    "2**70": 1 << 70,
+    "10**5000": 10**5000,
+    "empty": "",
+    "NUL": "a\0b",
+    "surrogate": "\ud800",
+    "bytes": b"\xff",
+    "list": [1],
+    "object": object(),
+    "1.5": 1.5,
+    "timedelta.max": timedelta.max,
+    "NumPy's nan": np.float64("nan"),
+    "True": True,
+}
 LONG = "inf 2**70 1.5"
 KINDS: Final = {
     "seconds": (LONG, "timeout full_timeout lock_timeout"),
@@ -76,7 +88,7 @@ KINDS: Final = {
     "writer": ("NUL", "writer"),
     "sync": ("", "sync"),
     "age": ("timedelta.max", "max_age max_idle"),
-}  # fmt: skip
+}
 """What a parameter is, the values above that it takes, and the names of such parameters."""
 KIND_OF: Final = {name: kind for kind, (_, names) in KINDS.items() for name in names.split()}
 KIND_AT: Final = {
@@ -109,17 +121,57 @@ TAKEN_HERE: Final = {
 }
 """Values that only this call takes."""
 OTHERS: Final = {
-    "self", "create", "read_only", "clock", "progress", "latest", "durable_only", "payload",
-    "payloads", "durable", "copy", "follow", "block", "obj", "value", "decide", "query",
-    "keep_unacked", "drop_acknowledged", "ctx", "compact_on_open", "names", "insert", "change",
-    "delete", "depend", "tasks", "sleep", "level", "check",
-}  # fmt: skip
+    "self",
+    "create",
+    "read_only",
+    "clock",
+    "progress",
+    "latest",
+    "durable_only",
+    "payload",
+    "payloads",
+    "durable",
+    "copy",
+    "follow",
+    "block",
+    "obj",
+    "value",
+    "decide",
+    "query",
+    "keep_unacked",
+    "drop_acknowledged",
+    "ctx",
+    "compact_on_open",
+    "names",
+    "insert",
+    "change",
+    "delete",
+    "depend",
+    "tasks",
+    "sleep",
+    "level",
+    "check",
+}
 """Flags, functions, what is sent, and what the tests of tasks and of logging try."""
 INTERNAL: Final = {
-    "check_open", "flush_if_asked", "freeze", "seal", "begin_flow", "createLock", "emit",
-    "filter", "format", "handle", "handleError", "addFilter", "removeFilter", "setFormatter",
-    "setLevel", "set_name", "left_ns",
-}  # fmt: skip
+    "check_open",
+    "flush_if_asked",
+    "freeze",
+    "seal",
+    "begin_flow",
+    "createLock",
+    "emit",
+    "filter",
+    "format",
+    "handle",
+    "handleError",
+    "addFilter",
+    "removeFilter",
+    "setFormatter",
+    "setLevel",
+    "set_name",
+    "left_ns",
+}
 
 
 class Total:
@@ -207,14 +259,32 @@ class Stage:
         """Return arguments for all parameters that have no default."""
         fresh = next(self._fresh)
         found = {
-            "directory": self.path / f"new{fresh}", "target": self.path / f"target{fresh}",
-            "to": self.path / f"replica{fresh}", "payload": b"x", "payloads": [b"x"],
-            "writer": "w", "piece": fresh, "name": f"name{fresh}", "limit_count": 1,
-            "queues": "mail", "queue": "mail", "value": b"x", "obj": 1, "count": 1, "task_id": 1,
-            "decide": lambda _state: None, "query": lambda state: state, "seconds": 5, "speed": 1,
-            "source": lambda _last: iter(()), "moment": timedelta(0), "machine": Total(),
-            "timestamps": 1, "tasks": [], "after": 0,
-        }  # fmt: skip
+            "directory": self.path / f"new{fresh}",
+            "target": self.path / f"target{fresh}",
+            "to": self.path / f"replica{fresh}",
+            "payload": b"x",
+            "payloads": [b"x"],
+            "writer": "w",
+            "piece": fresh,
+            "name": f"name{fresh}",
+            "limit_count": 1,
+            "queues": "mail",
+            "queue": "mail",
+            "value": b"x",
+            "obj": 1,
+            "count": 1,
+            "task_id": 1,
+            "decide": lambda _state: None,
+            "query": lambda state: state,
+            "seconds": 5,
+            "speed": 1,
+            "source": lambda _last: iter(()),
+            "moment": timedelta(0),
+            "machine": Total(),
+            "timestamps": 1,
+            "tasks": [],
+            "after": 0,
+        }
         if label in {"verify_queue", "repair_queue", "salvage_queue", "journal_info"}:
             name = {"journal_info": "journal", "repair_queue": "closed"}.get(label, "q")
             found["directory"] = self.path / name
@@ -238,14 +308,33 @@ class Stage:
 
 
 OWNERS: Final = {
-    "queue": Queue, "producer": Producer, "consumer": NamedConsumer, "group": Group,
-    "claim": Claim, "merge": Merge, "tasks": TaskStore, "task": TaskClaim, "journal": Journal,
+    "queue": Queue,
+    "producer": Producer,
+    "consumer": NamedConsumer,
+    "group": Group,
+    "claim": Claim,
+    "merge": Merge,
+    "tasks": TaskStore,
+    "task": TaskClaim,
+    "journal": Journal,
     "pipe": ObjectQueue,
-}  # fmt: skip
+}
 FUNCTIONS: Final = (
-    Queue, Retention, Pace, merge, verify_queue, repair_queue, salvage_queue, TaskStore, Journal,
-    journal_info, QueueHandler, ObjectQueue, JoinableQueue, SimpleQueue,
-)  # fmt: skip
+    Queue,
+    Retention,
+    Pace,
+    merge,
+    verify_queue,
+    repair_queue,
+    salvage_queue,
+    TaskStore,
+    Journal,
+    journal_info,
+    QueueHandler,
+    ObjectQueue,
+    JoinableQueue,
+    SimpleQueue,
+)
 
 
 def calls() -> Iterator[tuple[str, Any, Callable[[Stage], Any]]]:

@@ -54,8 +54,9 @@ def _interrupted(scene: Callable[[], object], at: int, *, handled: bool) -> bool
         frame.f_trace_opcodes = True
         if event == "opcode":
             before, last[frame] = (
-                last.get(frame, ""), dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            )  # fmt: skip
+                last.get(frame, ""),
+                dis.opname[frame.f_code.co_code[frame.f_lasti]],
+            )
             if not handled or before.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
                 left -= 1
             if left < 0:

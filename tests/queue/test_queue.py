@@ -261,14 +261,31 @@ def test_closing_a_queue_closes_all_its_handles(queue: Queue) -> None:
     queue.close()
     queue.close()
     uses: list[Callable[[], object]] = [
-        queue.producer, queue.consumer, queue.replay, queue.batches, queue.info, queue.verify,
-        queue.rotate, lambda: queue.last(1), lambda: len(queue), lambda: queue.head_sequence,
-        lambda: queue.tail_sequence, lambda: queue.durable_sequence,
-        lambda: producer.send(b"a"), lambda: producer.send_many([b"a"]),
-        lambda: producer.send_many([]), producer.flush, producer.rotate,
-        consumer.poll, consumer.receive, consumer.receive_many, consumer.seek,
-        lambda: next(consumer), lambda: next(replay), lambda: next(batches),
-    ]  # fmt: skip
+        queue.producer,
+        queue.consumer,
+        queue.replay,
+        queue.batches,
+        queue.info,
+        queue.verify,
+        queue.rotate,
+        lambda: queue.last(1),
+        lambda: len(queue),
+        lambda: queue.head_sequence,
+        lambda: queue.tail_sequence,
+        lambda: queue.durable_sequence,
+        lambda: producer.send(b"a"),
+        lambda: producer.send_many([b"a"]),
+        lambda: producer.send_many([]),
+        producer.flush,
+        producer.rotate,
+        consumer.poll,
+        consumer.receive,
+        consumer.receive_many,
+        consumer.seek,
+        lambda: next(consumer),
+        lambda: next(replay),
+        lambda: next(batches),
+    ]
     for use in uses:
         with pytest.raises(ClosedError, match=f"{queue.directory}: this .* is closed: "):
             use()

@@ -158,8 +158,17 @@ def test_merge_keeps_the_pace_of_all_queues(queue: Queue, tmp_path: Path) -> Non
         for item in merge([queue, other], speed=timer.pace(2.0)):
             elapsed.append(timer.now - 77)
             assert elapsed[-1] >= (item.message.timestamp - START) / 2
-        assert elapsed == [0, 0, 2_500_000, 5_000_000, 10_000_000, 15_000_000, 15_000_000,
-                           15_500_000, 2_500_000_000]  # fmt: skip
+        assert elapsed == [
+            0,
+            0,
+            2_500_000,
+            5_000_000,
+            10_000_000,
+            15_000_000,
+            15_000_000,
+            15_500_000,
+            2_500_000_000,
+        ]
 
 
 def test_poll_and_receive_keep_the_pace_too(queue: Queue) -> None:

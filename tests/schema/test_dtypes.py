@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from pagequeue import CodecMismatch, CorruptMeta, DtypeMismatch, InvalidOption, Queue  # fmt: skip
+from pagequeue import CodecMismatch, CorruptMeta, DtypeMismatch, InvalidOption, Queue
 from pagequeue.meta.all_meta import AllMeta
-from pagequeue.schema import dtype_json  # fmt: skip
+from pagequeue.schema import dtype_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 def simple_dtypes() -> st.SearchStrategy[np.dtype[Any]]:
     """Give dtypes of single values."""
     return st.one_of(
-        arrays.boolean_dtypes(), arrays.integer_dtypes(), arrays.unsigned_integer_dtypes(),
-        arrays.floating_dtypes(sizes=(16, 32, 64)), arrays.complex_number_dtypes(sizes=(64, 128)),
-        arrays.byte_string_dtypes(max_len=9), arrays.unicode_string_dtypes(max_len=9),
-        arrays.datetime64_dtypes(), arrays.timedelta64_dtypes(),
+        arrays.boolean_dtypes(),
+        arrays.integer_dtypes(),
+        arrays.unsigned_integer_dtypes(),
+        arrays.floating_dtypes(sizes=(16, 32, 64)),
+        arrays.complex_number_dtypes(sizes=(64, 128)),
+        arrays.byte_string_dtypes(max_len=9),
+        arrays.unicode_string_dtypes(max_len=9),
+        arrays.datetime64_dtypes(),
+        arrays.timedelta64_dtypes(),
         st.integers(1, 40).map(lambda size: np.dtype(f"V{size}")),
-    )  # fmt: skip
+    )
 
 
 def record_dtypes() -> st.SearchStrategy[np.dtype[Any]]:
@@ -94,11 +99,21 @@ def test_another_dtype_is_an_error_that_names_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    ["<f8", object, [("a", object)], [("a", "S0")], "V8", [("a", "<f8"), ("b", "O")], "none", [],
-     np.dtype({"names": ["a", "b"], "formats": ["<i8", "<i8"], "offsets": [0, 4]}),
-     [("a", np.longdouble)], [(("title", "name"), "<i4")]],
+    [
+        "<f8",
+        object,
+        [("a", object)],
+        [("a", "S0")],
+        "V8",
+        [("a", "<f8"), ("b", "O")],
+        "none",
+        [],
+        np.dtype({"names": ["a", "b"], "formats": ["<i8", "<i8"], "offsets": [0, 4]}),
+        [("a", np.longdouble)],
+        [(("title", "name"), "<i4")],
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_unsupported_dtype_is_refused(tmp_path: Path, dtype: Any) -> None:  # noqa: ANN401
     """Objects, size 0, overlapping fields, and fields that are not portable."""
     with pytest.raises(InvalidOption, match="dtype"):
@@ -125,18 +140,27 @@ HOSTILE: dict[str, object] = {
     "beyond the end": {"names": ["a"], "formats": ["<f8"], "offsets": [1], "itemsize": 8},
     "a true place": {"names": ["a"], "formats": ["|u1"], "offsets": [True], "itemsize": 8},
     "one name twice": {
-        "names": ["a", "a"], "formats": ["|u1", "|u1"], "offsets": [0, 1], "itemsize": 2,
+        "names": ["a", "a"],
+        "formats": ["|u1", "|u1"],
+        "offsets": [0, 1],
+        "itemsize": 2,
     },
     "an enormous array": {
-        "names": ["a"], "formats": [["<f8", [1 << 20, 1 << 20]]], "offsets": [0], "itemsize": 8,
+        "names": ["a"],
+        "formats": [["<f8", [1 << 20, 1 << 20]]],
+        "offsets": [0],
+        "itemsize": 8,
     },
     "an array of arrays": {
-        "names": ["a"], "formats": [[["<f8", [1]], [1]]], "offsets": [0], "itemsize": 8,
+        "names": ["a"],
+        "formats": [[["<f8", [1]], [1]]],
+        "offsets": [0],
+        "itemsize": 8,
     },
     "no bytes": {"names": ["a"], "formats": ["|S0"], "offsets": [0], "itemsize": 0},
     "endless units": {"names": ["a"], "formats": ["<M8[0s]"], "offsets": [0], "itemsize": 8},
     "a name that is not text": {"names": [3], "formats": ["|u1"], "offsets": [0], "itemsize": 1},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("form", HOSTILE.values(), ids=HOSTILE)

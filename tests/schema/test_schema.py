@@ -27,10 +27,10 @@ from pagequeue import (
     repair_queue,
     salvage_queue,
     verify_queue,
-)  # fmt: skip
+)
 from pagequeue import format as fmt
 from pagequeue.meta.all_meta import AllMeta
-from pagequeue.schema import codec  # fmt: skip
+from pagequeue.schema import codec
 from pagequeue.schema.schema import Schema
 from pagequeue.send.producer import Producer
 
@@ -86,8 +86,9 @@ def test_payload_that_is_not_a_record_is_not_sent(tmp_path: Path) -> None:
             with pytest.raises(RecordSize) as caught:
                 producer.send(payload)
             assert (caught.value.size_bytes, caught.value.record_bytes) == (
-                len(payload), RECORD.itemsize,
-            )  # fmt: skip
+                len(payload),
+                RECORD.itemsize,
+            )
         with pytest.raises(RecordSize):
             producer.send_many([bytes(RECORD.itemsize), b"x"])
         same_size = np.zeros(1, np.dtype([("a", f"V{RECORD.itemsize}")]))
@@ -166,9 +167,15 @@ def test_plain_queue_has_no_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("json", object()), ("msgpack", object()), ("utf-8", b"bytes"), ("utf-8", "\ud800"),
-     ("pickle", lambda: 0), ("arrow", 3)],
-)  # fmt: skip
+    [
+        ("json", object()),
+        ("msgpack", object()),
+        ("utf-8", b"bytes"),
+        ("utf-8", "\ud800"),
+        ("pickle", lambda: 0),
+        ("arrow", 3),
+    ],
+)
 def test_object_that_the_codec_cannot_encode_is_not_sent(
     tmp_path: Path, name: str, value: object
 ) -> None:

@@ -38,9 +38,10 @@ WAYS: dict[str, tuple[int, Callable[[Producer, int], Any]]] = {
     "times": (2, lambda producer, at: producer.send_many([b"", b""], timestamps=[LATE] * 2, at=at)),
     "send_async": (1, lambda producer, at: asyncio.run(producer.send_async(b"one", at=at))),
     "send_many_async": (
-        2, lambda producer, at: asyncio.run(producer.send_many_async(iter([b"one", b""]), at=at)),
+        2,
+        lambda producer, at: asyncio.run(producer.send_many_async(iter([b"one", b""]), at=at)),
     ),
-}  # fmt: skip
+}
 COUNTERS, COUNTS = 3, 150
 
 

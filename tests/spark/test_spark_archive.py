@@ -429,9 +429,13 @@ def test_queues_are_archived_each_message_once(
     told: list[tuple[int, int]] = []
     with caplog.at_level("INFO", "pagequeue"):
         done = archive(
-            spark, tmp_path / "q*", table, maxRecordsPerTrigger=120, reader=reader,
+            spark,
+            tmp_path / "q*",
+            table,
+            maxRecordsPerTrigger=120,
+            reader=reader,
             progress=lambda *counts: told.append(counts),
-        )  # fmt: skip
+        )
     assert ("read by the native reader" in caplog.text) == (reader == "auto")
     assert (done.messages, done.batches) == (220, 2)
     assert told == [(0, 220), (120, 220), (220, 220)]

@@ -55,9 +55,14 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (there / "driver").mkdir()
     with cluster(there) as master:
         run = subprocess.run(
-            [sys.executable, str(script), master, str(there)], cwd=there / "driver",
-            env=environment(there), capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+            [sys.executable, str(script), master, str(there)],
+            cwd=there / "driver",
+            env=environment(there),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert run.returncode == 0, run.stderr[-4000:]
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return {**found, "there": there, "sizes": sizes}

@@ -66,10 +66,13 @@ def test_the_last_error_of_a_chain_is_raised() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "pagequeue.errors.annotations: x", "pagequeue.errors.Nothing: x", "pagequeue.errors.os: x",
-        "in pagequeue.errors.Expired: x", "",
+        "pagequeue.errors.annotations: x",
+        "pagequeue.errors.Nothing: x",
+        "pagequeue.errors.os: x",
+        "in pagequeue.errors.Expired: x",
+        "",
     ],
-)  # fmt: skip
+)
 def test_other_text_is_not_an_error_of_ours(text: str) -> None:
     """Only names of our classes, at the beginning of a line."""
     raise_own(PySparkException(text))

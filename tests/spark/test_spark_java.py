@@ -123,7 +123,11 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
             if os.path.exists(f"{there}/{tool}") and not (nowhere / tool).exists():
                 (nowhere / tool).symlink_to(f"{there}/{tool}")
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "q")], capture_output=True, text=True,
-        env={**environment, "PATH": str(nowhere)}, timeout=200, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", code, str(tmp_path / "q")],
+        capture_output=True,
+        text=True,
+        env={**environment, "PATH": str(nowhere)},
+        timeout=200,
+        check=False,
+    )
     assert "rows 7" in done.stdout, done.stdout + done.stderr

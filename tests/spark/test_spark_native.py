@@ -149,9 +149,15 @@ def test_rows_names_and_types_are_those_of_the_python_source(
 @pytest.mark.parametrize("part_bytes", [700, PART_BYTES_MIN])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"fromSequence": 17, "toSequence": 251}, {"since": START + STEP * 40},
-     {"until": START + STEP * 77}, {"fromSequence": 20, "until": START}, {"durableOnly": "true"}],
-)  # fmt: skip
+    [
+        {},
+        {"fromSequence": 17, "toSequence": 251},
+        {"since": START + STEP * 40},
+        {"until": START + STEP * 77},
+        {"fromSequence": 20, "until": START},
+        {"durableOnly": "true"},
+    ],
+)
 def test_options_mean_the_same(
     spark: SparkSession, filled: Path, options: dict[str, object], part_bytes: int
 ) -> None:
@@ -194,10 +200,19 @@ def test_blocks_of_compressed_pages_lead_to_rows(
 
 RECORD = np.dtype(
     [
-        ("i1", "i1"), ("i2", ">i2"), ("i4", "<i4"), ("i8", ">i8"), ("u1", "u1"), ("u2", "<u2"),
-        ("u4", ">u4"), ("f4", "<f4"), ("f8", ">f8"), ("ok", "?"), ("sequence", "<i4"),
+        ("i1", "i1"),
+        ("i2", ">i2"),
+        ("i4", "<i4"),
+        ("i8", ">i8"),
+        ("u1", "u1"),
+        ("u2", "<u2"),
+        ("u4", ">u4"),
+        ("f4", "<f4"),
+        ("f8", ">f8"),
+        ("ok", "?"),
+        ("sequence", "<i4"),
     ]
-)  # fmt: skip
+)
 
 
 def test_records_are_columns(spark: SparkSession, tmp_path: Path) -> None:
@@ -225,9 +240,17 @@ def test_records_are_columns(spark: SparkSession, tmp_path: Path) -> None:
 
 EDGES = [-(2**63), -1, 0, 1, 9, COUNT - 1, COUNT, 2**63 - 1]
 TIMES = [
-    -(2**63), -1, 0, START - 1, START, START + 1, START + 3 * STEP, START + 30 * STEP - 1,
-    START + (COUNT - 1) * STEP, 2**63 - 1,
-]  # fmt: skip
+    -(2**63),
+    -1,
+    0,
+    START - 1,
+    START,
+    START + 1,
+    START + 3 * STEP,
+    START + 30 * STEP - 1,
+    START + (COUNT - 1) * STEP,
+    2**63 - 1,
+]
 VALUES = {
     "sequence": st.sampled_from(EDGES) | st.integers(-3, COUNT + 3),
     "timestamp_ns": st.sampled_from(TIMES) | st.integers(START - 9, START + COUNT * STEP + 9),
@@ -292,8 +315,9 @@ CONDITIONS = st.recursive(
 
 
 INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}  # fmt: skip
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 @pytest.fixture(scope="module")
@@ -335,16 +359,26 @@ def test_filters_are_exact_at_their_edges(
 ) -> None:
     """By sequence and time, at the ends of int64, with negation and nulls."""
     conditions = [
-        "sequence < 10", "sequence <= 10", "sequence > 10", "sequence >= 10", "sequence = 10",
-        "sequence <> 10", "sequence in (3, 4, 9, 299, 300)", "not (sequence in (3, null))",
-        f"timestamp_ns >= {START + 3 * STEP}", f"timestamp_ns > {START + 3 * STEP}",
-        f"timestamp_ns < {START + 3 * STEP}", f"timestamp_ns <= {START + 3 * STEP}",
+        "sequence < 10",
+        "sequence <= 10",
+        "sequence > 10",
+        "sequence >= 10",
+        "sequence = 10",
+        "sequence <> 10",
+        "sequence in (3, 4, 9, 299, 300)",
+        "not (sequence in (3, null))",
+        f"timestamp_ns >= {START + 3 * STEP}",
+        f"timestamp_ns > {START + 3 * STEP}",
+        f"timestamp_ns < {START + 3 * STEP}",
+        f"timestamp_ns <= {START + 3 * STEP}",
         f"timestamp = timestamp_micros({START // 1000 + 3})",
         f"timestamp > timestamp_micros({START // 1000 + 3})",
         f"not (timestamp <= timestamp_micros({START // 1000 + 3}) or sequence > 50)",
-        f"timestamp_ns <= {2**63 - 1}", "timestamp_ns > (-9223372036854775807L - 1)",
-        f"queue = '{filled}' and sequence between 7 and 9", "queue in ('other')",
-    ]  # fmt: skip
+        f"timestamp_ns <= {2**63 - 1}",
+        "timestamp_ns > (-9223372036854775807L - 1)",
+        f"queue = '{filled}' and sequence between 7 and 9",
+        "queue in ('other')",
+    ]
     _filters_agree(spark, filled, kept, conditions)
     jvm = pages.read(spark, filled, reader="native")
     assert jvm.where("sequence < 10").count() == 10
@@ -352,9 +386,10 @@ def test_filters_are_exact_at_their_edges(
 
 @pytest.mark.slow
 @settings(
-    max_examples=15, derandomize=True,
+    max_examples=15,
+    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+)
 @given(conditions=st.lists(CONDITIONS, min_size=8, max_size=8))
 def test_filters_are_those_of_spark(
     spark: SparkSession, filled: Path, kept: DataFrame, conditions: list[str]
@@ -451,8 +486,10 @@ def test_the_last_rows_of_many_queues_are_in_the_last_pages(
     jvm = pages.read(spark, tmp_path / "in" / "*", reader="native")
     newest = jvm.orderBy(f.desc("sequence"), "queue").limit(45).select("sequence").collect()
     assert [row.sequence for row in newest] == [
-        *range(289, 249, -1), *(n for n in (249, 248) for _ in "ab"), 247,
-    ]  # fmt: skip
+        *range(289, 249, -1),
+        *(n for n in (249, 248) for _ in "ab"),
+        247,
+    ]
     assert verdict(jvm.orderBy(f.desc("sequence")).limit(400).collect) is not None
 
 
@@ -622,10 +659,27 @@ def _no_index(there: Path) -> None:
 
 
 SEEN = (
-    damage_payload, _checksum, _timestamp, _length, _hole, _mark, _early_mark, _moved,
-    damage_other_queue, _other_frames, _magic, _header, _flag, _staged, _number, _shorter, _longer,
-    _missing, _link, _fifo,
-)  # fmt: skip
+    damage_payload,
+    _checksum,
+    _timestamp,
+    _length,
+    _hole,
+    _mark,
+    _early_mark,
+    _moved,
+    damage_other_queue,
+    _other_frames,
+    _magic,
+    _header,
+    _flag,
+    _staged,
+    _number,
+    _shorter,
+    _longer,
+    _missing,
+    _link,
+    _fifo,
+)
 QUICK = (damage_payload, _missing)
 WHOLE, IN_PIECES = 1 << 30, 2000
 """Bytes of a partition: the whole queue is one task, or a page is several."""
@@ -867,9 +921,9 @@ def test_the_reader_that_is_asked_for_is_told(spark: SparkSession, filled: Path)
     for reader in ("auto", "native", "python"):
         frame = by_name.option("Reader", reader).load(str(filled))
         assert is_native(frame) == (reader != "python")
-    assert not is_native(by_name.option("reader", "auto").option("onExpired", "skip").load(
-        str(filled)
-    ))  # fmt: skip
+    assert not is_native(
+        by_name.option("reader", "auto").option("onExpired", "skip").load(str(filled))
+    )
     with pytest.raises(errors.InvalidOption, match=r"onDamage=skip.*python.*auto"):
         pages.read(spark, filled, reader="native", onDamage="skip")
     with pytest.raises(errors.InvalidOption, match="reader is 'other'"):
@@ -1134,14 +1188,15 @@ def test_the_frame_reader_agrees_with_the_core_on_any_bytes(
 
 PLANTS: dict[str, tuple[str, str, str, Callable[[Path], None]]] = {
     "nochecksum": (
-        "Frames.java", "if (sum(at + HEADER, sequence) != stated) {", "if (false) {",
+        "Frames.java",
+        "if (sum(at + HEADER, sequence) != stated) {",
+        "if (false) {",
         damage_payload,
     ),
-    "noqueueid": ("PageFile.java", "if (!own) {", "if (false) {",
-                  damage_other_queue),
+    "noqueueid": ("PageFile.java", "if (!own) {", "if (false) {", damage_other_queue),
     "noheader": ("PageFile.java", "if ((int) crc.getValue() != stated) {", "if (false) {", _header),
     "nomark": ("Messages.java", "if (turns && !isTurned) {", "if (false) {", _mark),
-}  # fmt: skip
+}
 
 
 OFFSETS: dict[str, tuple[str, str, str]] = {
@@ -1159,12 +1214,16 @@ OFFSETS: dict[str, tuple[str, str, str]] = {
     "latenumbers": ("Numbers.java", "rows.first = at;", "rows.first = at + 1;"),
     "latesequence": ("Messages.java", "rows.first = at;", "rows.first = at + 1;"),
     "earlypayload": (
-        "Messages.java", "window.at(position) + Frames.HEADER;",
+        "Messages.java",
+        "window.at(position) + Frames.HEADER;",
         "window.at(position) + Frames.HEADER - 1;",
     ),
-    "nextpayload": ("Messages.java", "window.at(position) + Frames.HEADER;",
-                    "window.at(window.frames.next) + Frames.HEADER;"),
-}  # fmt: skip
+    "nextpayload": (
+        "Messages.java",
+        "window.at(position) + Frames.HEADER;",
+        "window.at(window.frames.next) + Frames.HEADER;",
+    ),
+}
 
 
 @pytest.fixture(scope="module")

@@ -227,10 +227,13 @@ def test_a_query_is_stopped_at_any_time_and_leaves_nothing(
     while len(payloads) < COUNT or seconds < 0.5:
         stream = pages.read_stream(spark, path, reader="native", maxRecordsPerTrigger=9)
         query = (
-            stream.select("payload").writeStream.format("pagequeue").option("path", str(target))
+            stream.select("payload")
+            .writeStream.format("pagequeue")
+            .option("path", str(target))
             .option("checkpointLocation", str(tmp_path / "check"))
-            .trigger(processingTime="0 seconds").start()
-        )  # fmt: skip
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
         time.sleep(seconds)
         query.stop()
         assert query.exception() is None
@@ -301,12 +304,16 @@ def _verdicts(spark: SparkSession, path: Path, tmp_path: Path) -> dict[str, Verd
     return {
         reader: verdict(
             lambda reader=reader: run(  # type: ignore[misc]
-                spark, path, tmp_path / f"check-{reader}", reader, Sink(),
+                spark,
+                path,
+                tmp_path / f"check-{reader}",
+                reader,
+                Sink(),
                 maxRecordsPerTrigger=10 * COUNT,
             )
         )
         for reader in OTHER
-    }  # fmt: skip
+    }
 
 
 def test_damage_ends_a_query_with_the_same_error(spark: SparkSession, tmp_path: Path) -> None:
@@ -392,8 +399,9 @@ def test_a_later_queue_must_have_the_columns_of_the_stream(
     assert failed.attributes["path"] == str(tmp_path / "in" / "b")
     sizes: list[int] = []
     count = lambda batch, _: sizes.append(batch.count())  # noqa: E731
-    plain_columns.writeStream.foreachBatch(count).trigger(availableNow=True).start(
-    ).awaitTermination()  # fmt: skip
+    plain_columns.writeStream.foreachBatch(count).trigger(
+        availableNow=True
+    ).start().awaitTermination()
     assert sum(sizes) == 45
 
 
@@ -443,7 +451,9 @@ def test_auto_is_the_native_reader_where_it_can(
 
 PLANTS: dict[str, tuple[str, str, str]] = {
     "streamchecksum": (
-        "Frames.java", "if (sum(at + HEADER, sequence) != stated) {", "if (false) {",
+        "Frames.java",
+        "if (sum(at + HEADER, sequence) != stated) {",
+        "if (false) {",
     ),
     "streamqueueid": ("PageFile.java", "if (!own) {", "if (false) {"),
     "streamfirst": (
@@ -451,20 +461,38 @@ PLANTS: dict[str, tuple[str, str, str]] = {
         "new Messages(place, number(words, 1), number(words, 2), number(words, 3),",
         "new Messages(place, number(words, 1), number(words, 2), number(words, 3) + 1,",
     ),
-    "streamlast": ("PartReader.java", "number(words, 4), words[5]",
-                   "number(words, 4) - 1, words[5]"),
-    "streamoffset": ("QueueStream.java", "return new JsonOffset(json);",
-                     'return new JsonOffset("{}");'),
-    "streamstart": ("QueueStream.java", "ask(PARTITIONS, start.json(), end.json())",
-                    "ask(PARTITIONS, initialOffset().json(), end.json())"),
-    "streamend": ("QueueStream.java", "ask(PARTITIONS, start.json(), end.json())",
-                  "ask(PARTITIONS, start.json(), reportLatestOffset().json())"),
-    "streamlimit": ("QueueStream.java", 'ReadAllAvailable ? "all" : "limited"',
-                    'ReadAllAvailable ? "all" : "all"'),
+    "streamlast": (
+        "PartReader.java",
+        "number(words, 4), words[5]",
+        "number(words, 4) - 1, words[5]",
+    ),
+    "streamoffset": (
+        "QueueStream.java",
+        "return new JsonOffset(json);",
+        'return new JsonOffset("{}");',
+    ),
+    "streamstart": (
+        "QueueStream.java",
+        "ask(PARTITIONS, start.json(), end.json())",
+        "ask(PARTITIONS, initialOffset().json(), end.json())",
+    ),
+    "streamend": (
+        "QueueStream.java",
+        "ask(PARTITIONS, start.json(), end.json())",
+        "ask(PARTITIONS, start.json(), reportLatestOffset().json())",
+    ),
+    "streamlimit": (
+        "QueueStream.java",
+        'ReadAllAvailable ? "all" : "limited"',
+        'ReadAllAvailable ? "all" : "all"',
+    ),
     "streamnow": ("QueueStream.java", 'ask("prepare", "", "");', ""),
-    "streamack": ("QueueStream.java", 'ask("commit", end.json(), "");',
-                  'ask("commit", ask("report", "", ""), "");'),
-}  # fmt: skip
+    "streamack": (
+        "QueueStream.java",
+        'ask("commit", end.json(), "");',
+        'ask("commit", ask("report", "", ""), "");',
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -514,16 +542,18 @@ def test_offsets_that_are_off_by_one_are_caught(
     by = {"first": (1, 0), "early end": (0, -1), "late end": (0, 1)}.get(bug)
     if by is None:
         monkeypatch.setattr(
-            StreamOffsets, "_admitted",
+            StreamOffsets,
+            "_admitted",
             lambda self, ready: {name: end - 1 for name, end in admitted(self, ready).items()},
-        )  # fmt: skip
+        )
     else:
         monkeypatch.setattr(
-            StreamOffsets, "ranges",
+            StreamOffsets,
+            "ranges",
             lambda *given: [
                 (found, first + by[0], stop + by[1]) for found, first, stop in right(*given)
             ],
-        )  # fmt: skip
+        )
     with pytest.raises((AssertionError, StreamingQueryException)):
         _offsets_hold(spark, tmp_path)
 
@@ -583,7 +613,12 @@ def test_pages_are_cut_into_tasks(spark: SparkSession, tmp_path: Path) -> None:
     path = fill(tmp_path / "q")
     sink = Sink()
     run(
-        spark, path, tmp_path / "check", "native", sink,
-        maxRecordsPerTrigger=COUNT, partitionBytes=PAGE_BYTES // 3,
-    )  # fmt: skip
+        spark,
+        path,
+        tmp_path / "check",
+        "native",
+        sink,
+        maxRecordsPerTrigger=COUNT,
+        partitionBytes=PAGE_BYTES // 3,
+    )
     assert sink.rows == all_rows(path)

@@ -102,9 +102,10 @@ def test_however_rows_are_cut_the_figures_are_the_same(seed: int) -> None:
         assert one.gaps.below == int((np.diff(times) == 0).sum())
         assert one.gaps.most == (int(np.diff(times).max()) if len(own) > 1 else None)
         assert one.times.messages.sum() == one.sizes.total == len(own)
-        assert one.times.messages[:10].tolist() == np.bincount(
-            times // 1000, minlength=600
-        )[:10].tolist()  # fmt: skip
+        assert (
+            one.times.messages[:10].tolist()
+            == np.bincount(times // 1000, minlength=600)[:10].tolist()
+        )
 
 
 def test_rates_are_by_time() -> None:
@@ -178,9 +179,11 @@ def test_foreign_rows_of_a_table_are_counted(spark: SparkSession, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_command_prints_and_draws(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """A table, JSON, a picture, a self-contained HTML page; an empty queue too."""
     del spark
     send(tmp_path / "q1", 0, 100)

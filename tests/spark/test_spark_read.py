@@ -408,9 +408,13 @@ def test_a_session_of_spark_submit_has_its_settings(tmp_path: Path) -> None:
         command += ["--conf", setting]
     environment = {**os.environ, "PYSPARK_DRIVER_PYTHON": sys.executable}
     done = subprocess.run(
-        [*command, str(script)], env={**environment, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        [*command, str(script)],
+        env={**environment, "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert "found Europe/Berlin 65536" in done.stdout, done.stdout + done.stderr
 
 

@@ -57,10 +57,11 @@ def test_both_sinks_write_the_same(spark: SparkSession, tmp_path: Path) -> None:
     text = f.concat(f.col("id").cast("string"), f.expr("repeat('ü', cast(size as int))"))
     columns = {
         "text": [text.alias("payload")],
-        "bytes": [f.when(f.col("size") == 0, f.lit(b"")).otherwise(text.cast("binary"))
-                  .alias("payload")],
+        "bytes": [
+            f.when(f.col("size") == 0, f.lit(b"")).otherwise(text.cast("binary")).alias("payload")
+        ],
         "times": [(f.col("id") + 5).alias("timestamp_ns"), text.alias("payload")],
-    }  # fmt: skip
+    }
     for kind, selected in columns.items():
         frame = rows.select(*selected)
         found = {}
@@ -92,28 +93,62 @@ def test_log_says_which_sink_writes(
 
 PLAIN = np.dtype(
     [
-        ("ok", "?"), ("i1", "i1"), ("i2", ">i2"), ("i4", "<i4"), ("i8", ">i8"),
-        ("u1", "u1"), ("u2", "<u2"), ("u4", ">u4"), ("u8", "<u8"), ("f4", ">f4"), ("f8", "<f8"),
-        ("s", "<M8[s]"), ("ms", ">M8[ms]"), ("us", "<M8[us]"), ("ns", "<M8[ns]"), ("day", "<M8[D]"),
-        ("took", "<m8[ms]"), ("text", "<U3"), ("big", ">U2"), ("bytes", "S3"), ("raw", "V2"),
-        ("list", "<i2", (2, 3)), ("times", "<M8[s]", (2,)), ("names", "U2", (2,)),
+        ("ok", "?"),
+        ("i1", "i1"),
+        ("i2", ">i2"),
+        ("i4", "<i4"),
+        ("i8", ">i8"),
+        ("u1", "u1"),
+        ("u2", "<u2"),
+        ("u4", ">u4"),
+        ("u8", "<u8"),
+        ("f4", ">f4"),
+        ("f8", "<f8"),
+        ("s", "<M8[s]"),
+        ("ms", ">M8[ms]"),
+        ("us", "<M8[us]"),
+        ("ns", "<M8[ns]"),
+        ("day", "<M8[D]"),
+        ("took", "<m8[ms]"),
+        ("text", "<U3"),
+        ("big", ">U2"),
+        ("bytes", "S3"),
+        ("raw", "V2"),
+        ("list", "<i2", (2, 3)),
+        ("times", "<M8[s]", (2,)),
+        ("names", "U2", (2,)),
         ("part", [("x", "<u2"), ("at", "<M8[ns]"), ("in", [("y", "S1"), ("z", "<f4", (2,))])]),
-    ], align=True,
-)  # fmt: skip
+    ],
+    align=True,
+)
 VALUES = {
-    "ok": "id % 2 = 0", "i1": "-id", "i2": "cast(id - 40 as int)", "i4": "-id", "i8": "-id * id",
-    "u1": "id", "u2": "id * 600", "u4": "id * 40000000", "u8": "cast(id as decimal(20, 0))",
-    "f4": "id / 3", "f8": "cast(-id as float)",
-    "s": "timestamp_seconds(-id)", "ms": "timestamp_millis(id * 7)", "us": "timestamp_micros(-id)",
-    "ns": "if(id = 3, null, timestamp_micros(id * 10000000))", "day": "date_from_unix_date(-id)",
+    "ok": "id % 2 = 0",
+    "i1": "-id",
+    "i2": "cast(id - 40 as int)",
+    "i4": "-id",
+    "i8": "-id * id",
+    "u1": "id",
+    "u2": "id * 600",
+    "u4": "id * 40000000",
+    "u8": "cast(id as decimal(20, 0))",
+    "f4": "id / 3",
+    "f8": "cast(-id as float)",
+    "s": "timestamp_seconds(-id)",
+    "ms": "timestamp_millis(id * 7)",
+    "us": "timestamp_micros(-id)",
+    "ns": "if(id = 3, null, timestamp_micros(id * 10000000))",
+    "day": "date_from_unix_date(-id)",
     "took": "make_dt_interval(0, 0, id, 0.25)",
-    "text": "substring('h\u00e9\U0001f600', 1, id % 4)", "big": "cast(id as string)",
-    "bytes": "unhex(if(id % 2 = 0, '410042', '41'))", "raw": "unhex('00ff')",
+    "text": "substring('h\u00e9\U0001f600', 1, id % 4)",
+    "big": "cast(id as string)",
+    "bytes": "unhex(if(id % 2 = 0, '410042', '41'))",
+    "raw": "unhex('00ff')",
     "list": "array(array(1S, 2S, 3S), array(4S, 5S, cast(id as smallint)))",
-    "times": "array(timestamp_seconds(id), null)", "names": "array('a', 'bc')",
+    "times": "array(timestamp_seconds(id), null)",
+    "names": "array('a', 'bc')",
     "part": "named_struct('x', id, 'at', timestamp_micros(id), 'in', "
-            "named_struct('y', unhex('41'), 'z', array(1f, cast(id as float))))",
-}  # fmt: skip
+    "named_struct('y', unhex('41'), 'z', array(1f, cast(id as float))))",
+}
 
 
 def test_both_sinks_write_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
@@ -142,10 +177,15 @@ def test_payloads_of_records_are_written_as_they_are(
 
 
 UNFIT = {
-    "i1": ("id + 124", "not hold"), "u1": ("id - 3", "not hold"), "u2": ("id + 65530", "not hold"),
-    "u4": ("-id", "not hold"), "u8": ("-id", "not hold"),
-    "i8": ("if(id = 7, null, id)", "null"), "ok": ("if(id = 7, null, true)", "null"),
-    "s": ("timestamp_millis(id)", "not hold"), "ms": ("timestamp_micros(id)", "not hold"),
+    "i1": ("id + 124", "not hold"),
+    "u1": ("id - 3", "not hold"),
+    "u2": ("id + 65530", "not hold"),
+    "u4": ("-id", "not hold"),
+    "u8": ("-id", "not hold"),
+    "i8": ("if(id = 7, null, id)", "null"),
+    "ok": ("if(id = 7, null, true)", "null"),
+    "s": ("timestamp_millis(id)", "not hold"),
+    "ms": ("timestamp_micros(id)", "not hold"),
     "ns": ("timestamp_seconds(id * 2000000000)", "not hold"),
     "text": ("repeat('\u00e9', id)", "cut them"),
     "bytes": ("encode(repeat('a', id), 'utf-8')", "cut them"),
@@ -153,7 +193,7 @@ UNFIT = {
     "list": ("array_repeat(array(1S, 2S, 3S), cast(id as int))", "not hold"),
     "names": ("array('a', if(id = 7, null, 'b'))", "null"),
     "part": (VALUES["part"].replace("id", "if(id = 7, null, id)", 1), "null"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

@@ -54,10 +54,15 @@ def payloads(directory: Path) -> list[bytes]:
 def copy(stream: DataFrame, target: Path, checkpoint: Path, **options: str) -> list[dict[str, Any]]:
     """Copy all there is from a stream to a queue; return the progress of its batches."""
     query = (
-        stream.select("payload").writeStream.format("pagequeue").options(**options)
-        .option("path", str(target)).option("pageBytes", str(PAGE_BYTES))
-        .option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    )  # fmt: skip
+        stream.select("payload")
+        .writeStream.format("pagequeue")
+        .options(**options)
+        .option("path", str(target))
+        .option("pageBytes", str(PAGE_BYTES))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     return [json.loads(progress.json) for progress in query.recentProgress]
 
@@ -178,10 +183,14 @@ def test_processing_time_follows_a_live_producer(load: Load, tmp_path: Path) -> 
     """Without an end: what is sent comes, in order."""
     send(tmp_path / "q", *numbers(0, 5))
     query = (
-        load(tmp_path / "q").select("payload").writeStream.format("pagequeue")
-        .option("path", str(tmp_path / "to")).option("checkpointLocation", str(tmp_path / "check"))
-        .trigger(processingTime="0 seconds").start()
-    )  # fmt: skip
+        load(tmp_path / "q")
+        .select("payload")
+        .writeStream.format("pagequeue")
+        .option("path", str(tmp_path / "to"))
+        .option("checkpointLocation", str(tmp_path / "check"))
+        .trigger(processingTime="0 seconds")
+        .start()
+    )
     try:
         for step in range(3):
             send(tmp_path / "q", *numbers(5 + 5 * step, 10 + 5 * step))

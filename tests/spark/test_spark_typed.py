@@ -36,12 +36,24 @@ PAGE_BYTES = 4096
 TICK = np.dtype([("symbol", "S4"), ("price", "<f8"), ("size", "<u4"), ("at", "<M8[us]")])
 EVERYTHING = np.dtype(
     [
-        ("u1", "u1"), ("u8", ">u8"), ("i2", "<i2"), ("f2", "<f2"), ("f4", ">f4"), ("ok", "?"),
-        ("ns", "<M8[ns]"), ("s", "<M8[s]"), ("day", "<M8[D]"), ("took", "<m8[ns]"),
-        ("text", "<U3"), ("bytes", "S3"), ("raw", "V2"), ("list", "<i4", (2, 3)),
-        ("part", [("x", "<u2"), ("at", "<M8[ns]")]), ("times", "<M8[ns]", (2,)),
+        ("u1", "u1"),
+        ("u8", ">u8"),
+        ("i2", "<i2"),
+        ("f2", "<f2"),
+        ("f4", ">f4"),
+        ("ok", "?"),
+        ("ns", "<M8[ns]"),
+        ("s", "<M8[s]"),
+        ("day", "<M8[D]"),
+        ("took", "<m8[ns]"),
+        ("text", "<U3"),
+        ("bytes", "S3"),
+        ("raw", "V2"),
+        ("list", "<i4", (2, 3)),
+        ("part", [("x", "<u2"), ("at", "<M8[ns]")]),
+        ("times", "<M8[ns]", (2,)),
     ]
-)  # fmt: skip
+)
 
 
 def ticks(first: int, end: int) -> NDArray[np.void]:
@@ -166,8 +178,11 @@ def test_records_are_written_from_columns(spark: SparkSession, tmp_path: Path) -
     Queue(tmp_path / "q", page_bytes=PAGE_BYTES, dtype=TICK).close()
     frame = spark.range(0, 500, 1, 2).selectExpr(
         "timestamp_micros(id) at",
-        "cast(id as int) size", "id / 4 price", "cast('AB' as binary) symbol", "id timestamp_ns",
-    )  # fmt: skip
+        "cast(id as int) size",
+        "id / 4 price",
+        "cast('AB' as binary) symbol",
+        "id timestamp_ns",
+    )
     frame.write.format("pagequeue").mode("append").save(str(tmp_path / "q"))
     with Queue(tmp_path / "q") as queue:
         assert queue.verify().ok
@@ -186,11 +201,16 @@ def test_records_are_written_from_columns(spark: SparkSession, tmp_path: Path) -
         ("'x' size, 1D price, cast('AB' as binary) symbol, timestamp_micros(id) at", "cast it"),
         ("id - 1 size, 1D price, cast('A' as binary) symbol, timestamp_micros(id) at", "not hold"),
         ("id size, 1D price, cast('ABCDE' as binary) symbol, timestamp_micros(id) at", "cut them"),
-        ("if(id = 7, null, id) size, 1D price, cast('A' as binary) symbol, timestamp_micros(id) at",
-         "null"),
+        (
+            (
+                "if(id = 7, null, id) size, 1D price, cast('A' as binary) symbol, "
+                "timestamp_micros(id) at"
+            ),
+            "null",
+        ),
         ("cast('abc' as binary) payload", "is not a record"),
     ],
-)  # fmt: skip
+)
 def test_value_that_is_not_a_record_is_refused(
     spark: SparkSession, tmp_path: Path, sql_text: str, text: str
 ) -> None:
@@ -237,8 +257,14 @@ def test_our_own_columns_give_way_to_fields() -> None:
     """A field keeps its name, also one that only differs in case, as Spark compares."""
     dtype = np.dtype([("Sequence", "<i4"), ("payload", "<i4"), ("queue", "<i4")])
     assert schema_of(dtype=dtype).names == [
-        "queue_queue", "queue_sequence", "timestamp", "timestamp_ns", "Sequence", "payload", "queue"
-    ]  # fmt: skip
+        "queue_queue",
+        "queue_sequence",
+        "timestamp",
+        "timestamp_ns",
+        "Sequence",
+        "payload",
+        "queue",
+    ]
     table = Table(sql.StructType([sql.StructField("queue_sequence", sql.LongType())]))
     assert table.layout(dtype).need is Need.NOTHING
     assert own_name("payload", dtype) == "queue_payload"

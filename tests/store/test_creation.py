@@ -161,8 +161,11 @@ def test_limit_of_the_process_is_named(tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path / "q")],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert f"raise the limit of {limit} bytes" in result.stdout
     assert "make room" not in result.stdout
 

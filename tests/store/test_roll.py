@@ -228,8 +228,12 @@ def test_limit_on_file_sizes_is_disk_full_and_can_be_raised(disk: Disk, tmp_path
     disk.send(b"x")
     result = subprocess.run(
         [sys.executable, "-c", LIMITED, str(disk.directory)],
-        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert result.stdout.split() == [str(errno.EFBIG), "4", "4"], result.stderr
     assert len(disk.payloads()) == 5
     assert [name for name in os.listdir(disk.directory) if ".tmp-" in name] == []

@@ -88,10 +88,15 @@ def die_at(directory: str, label: str, piece: int, count: int, step: int) -> boo
     if child == 0:
         steps = Steps(step)
         for owner, name in (
-            (Directory, "make"), (Directory, "rename"), (Directory, "remove"), (Directory, "sync"),
-            (os, "rename"), (Producer, "send_many"), (Producer, "_freeze_page"),
+            (Directory, "make"),
+            (Directory, "rename"),
+            (Directory, "remove"),
+            (Directory, "sync"),
+            (os, "rename"),
+            (Producer, "send_many"),
+            (Producer, "_freeze_page"),
             (Producer, "_bulk_commit"),
-        ):  # fmt: skip
+        ):
             steps.watch(owner, name)
         publish(directory, label, piece, count)
         os._exit(0)

@@ -65,8 +65,12 @@ def as_user(user: int, directory: Path, **options: object) -> str:
     travel = json.dumps([str(directory), user, options])
     result = subprocess.run(
         [sys.executable, "-c", OPEN_AS, travel],
-        cwd="/", capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

@@ -57,8 +57,12 @@ class _Process:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [f"{its['SPARK_HOME']}/bin/spark-class", *arguments],
-                stdout=log, stderr=subprocess.STDOUT, cwd=work, env=its, start_new_session=True,
-            )  # fmt: skip
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=work,
+                env=its,
+                start_new_session=True,
+            )
 
     def wait_for(self, pattern: str) -> str:
         """Wait until it prints a line; return that."""
@@ -92,9 +96,16 @@ def cluster(there: Path) -> Iterator[str]:
             arguments = ("--host", host, "--port", "0", "--webui-port", "0", "--cores", "1")
             name = f"worker-{host}"
             worker = _Process(
-                there, name, WORKER, *arguments, "--memory", "600m",
-                "--work-dir", str(there / name), address,
-            )  # fmt: skip
+                there,
+                name,
+                WORKER,
+                *arguments,
+                "--memory",
+                "600m",
+                "--work-dir",
+                str(there / name),
+                address,
+            )
             running.callback(worker.stop)
             workers.append(worker)
         for worker in workers:

@@ -64,9 +64,11 @@ def read(spark: SparkSession, ships: str) -> dict[str, Any]:
     """Read all ships by a glob, and tell what there was, and where it was read."""
     frame = spark.read.format("pagequeue").option("partitionBytes", 32768).load(ships)
     by_queue = frame.groupBy("queue").agg(
-        f.count("*").alias("rows"), f.sum(f.length("payload")).alias("size_bytes"),
-        f.min("sequence").alias("first"), f.max("sequence").alias("last"),
-    )  # fmt: skip
+        f.count("*").alias("rows"),
+        f.sum(f.length("payload")).alias("size_bytes"),
+        f.min("sequence").alias("first"),
+        f.max("sequence").alias("last"),
+    )
     read_in = frame.select("sequence").mapInArrow(where, "folder string, rows long")
     return {
         "queues": {Path(row.queue).name: row.asDict() for row in by_queue.collect()},

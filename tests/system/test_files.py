@@ -276,8 +276,12 @@ def as_other_user(directory: Path, how: str) -> str:
     """Open the queue in a process that becomes another user; return what it prints."""
     result = subprocess.run(
         [sys.executable, "-c", OTHER_USER, str(directory), how, str(NOBODY)],
-        cwd="/", capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

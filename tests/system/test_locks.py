@@ -296,8 +296,11 @@ def test_lock_of_another_kind_is_a_typed_error(tmp_path: Path) -> None:
     """Glibc trusts the kind: lock elision is an invalid instruction for most processors."""
     ended = subprocess.run(
         [sys.executable, "-c", KINDS, str(tmp_path / "q"), str(KIND_AT)],
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == ["corrupt corrupt"] * 33 + ["1 b'one'"]
 

@@ -116,8 +116,11 @@ def test_invalid_mode_is_refused(tmp_path: Path, mode: int) -> None:
 def test_directory_has_x_where_files_have_r() -> None:
     """A user that may read a file may enter its directory."""
     assert [directory_mode(mode) for mode in (0o600, 0o620, 0o640, 0o664)] == [
-        0o700, 0o720, 0o750, 0o775,
-    ]  # fmt: skip
+        0o700,
+        0o720,
+        0o750,
+        0o775,
+    ]
 
 
 # --- directories that are new ---------------------------------------------------------------------

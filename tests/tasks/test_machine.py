@@ -76,20 +76,25 @@ class Tasks(RuleBasedStateMachine):
         kinds = [data.draw(st.sampled_from(("change", "delete", "depend"))) for _ in chosen]
         changes = {
             one: Change(
-                data.draw(st.none() | st.sampled_from(QUEUES)), data.draw(st.none() | PAYLOADS),
-                self.later(data.draw(TIMES)), data.draw(st.none() | st.integers(-2, 2)),
+                data.draw(st.none() | st.sampled_from(QUEUES)),
+                data.draw(st.none() | PAYLOADS),
+                self.later(data.draw(TIMES)),
+                data.draw(st.none() | st.integers(-2, 2)),
             )
             for one, kind in zip(chosen, kinds, strict=True)
             if kind == "change"
-        }  # fmt: skip
+        }
         keys = st.none() | st.sampled_from(("k", "l"))
         inserts = [
             Insertion(
-                data.draw(st.sampled_from(QUEUES)), data.draw(PAYLOADS),
-                self.later(data.draw(TIMES)), data.draw(st.integers(-2, 2)), data.draw(keys),
+                data.draw(st.sampled_from(QUEUES)),
+                data.draw(PAYLOADS),
+                self.later(data.draw(TIMES)),
+                data.draw(st.integers(-2, 2)),
+                data.draw(keys),
             )
             for _ in range(data.draw(st.integers(0, 3)))
-        ]  # fmt: skip
+        ]
         deleted = [one for one, kind in zip(chosen, kinds, strict=True) if kind == "delete"]
         depended = [one for one, kind in zip(chosen, kinds, strict=True) if kind == "depend"]
         wanted = Transaction(inserts, list(changes.items()), deleted, depended)
@@ -179,9 +184,14 @@ class Tasks(RuleBasedStateMachine):
         maximum = MAX_DELIVERIES if bounded else None
         before = list(self.machine.dump(self.state))
         claims = plan.claim(
-            self.state, self.now, queues, lease_ns=LEASE, worker="w", limit_count=limit,
+            self.state,
+            self.now,
+            queues,
+            lease_ns=LEASE,
+            worker="w",
+            limit_count=limit,
             max_deliveries=maximum,
-        )  # fmt: skip
+        )
         assert list(self.machine.dump(self.state)) == before
         if limit == 1 and maximum is None:
             one = plan.claim_one(self.state, self.now, queues, LEASE, "w")
@@ -211,9 +221,14 @@ class Tasks(RuleBasedStateMachine):
     def be_overtaken(self, queues: tuple[str, ...]) -> None:
         """A plan whose entry is not appended has no effect."""
         plan.claim(
-            self.state, self.now, queues, lease_ns=LEASE, worker="w", limit_count=3,
+            self.state,
+            self.now,
+            queues,
+            lease_ns=LEASE,
+            worker="w",
+            limit_count=3,
             max_deliveries=MAX_DELIVERIES,
-        )  # fmt: skip
+        )
 
     def bury(self, queues: tuple[str, ...], maximum: int | None) -> None:
         """In the model: bury what would be claimed next and was delivered too often."""
@@ -283,11 +298,19 @@ class Tasks(RuleBasedStateMachine):
             return
         found = {
             number: Job(
-                one.version, one.queue, one.payload, one.at, one.priority, one.key, one.deliveries,
-                one.worker, one.reason, one.is_dead,
+                one.version,
+                one.queue,
+                one.payload,
+                one.at,
+                one.priority,
+                one.key,
+                one.deliveries,
+                one.worker,
+                one.reason,
+                one.is_dead,
             )
             for number, one in self.state.tasks.items()
-        }  # fmt: skip
+        }
         assert found == self.model.jobs
         assert self.state.keys == {job.key: n for n, job in self.model.jobs.items() if job.key}
         for name, lane in self.state.lanes.items():
@@ -301,9 +324,10 @@ class Tasks(RuleBasedStateMachine):
 
 TestTasks = Tasks.TestCase
 TestTasks.settings = settings(
-    max_examples=60, stateful_step_count=40,
+    max_examples=60,
+    stateful_step_count=40,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -320,24 +344,48 @@ def store() -> tuple[TaskMachine, State]:
 
 
 WRONG: list[Any] = [
-    None, 7, b"", {}, [], [1], ["now", [codes.FINISH, 1, 1]], [True, [codes.FINISH, 1, 1]],
-    [1, []], [1, 5], [1, [99]], [1, ["x"]], [1, [True, 1, 1]], [1, [codes.FINISH]],
-    [1, [codes.FINISH, 1]], [1, [codes.FINISH, 1, 1, 1]], [1, [codes.FINISH, 1, 2]],
-    [1, [codes.FINISH, 4, 1]], [1, [codes.FINISH, "1", 1]], [1, [codes.FINISH, [1], 1]],
-    [1, [codes.FINISH, 1, True]], [1, [codes.DELETE, 1, 2]], [1, [codes.DEPEND, 1, 2]],
-    [1, [codes.INSERT, "q", b"1", None, 0, "k"]], [1, [codes.INSERT, "q", "text", None, 0, None]],
-    [1, [codes.INSERT, 5, b"", None, 0, None]], [1, [codes.INSERT, "q", b"", 0.5, 0, None]],
+    None,
+    7,
+    b"",
+    {},
+    [],
+    [1],
+    ["now", [codes.FINISH, 1, 1]],
+    [True, [codes.FINISH, 1, 1]],
+    [1, []],
+    [1, 5],
+    [1, [99]],
+    [1, ["x"]],
+    [1, [True, 1, 1]],
+    [1, [codes.FINISH]],
+    [1, [codes.FINISH, 1]],
+    [1, [codes.FINISH, 1, 1, 1]],
+    [1, [codes.FINISH, 1, 2]],
+    [1, [codes.FINISH, 4, 1]],
+    [1, [codes.FINISH, "1", 1]],
+    [1, [codes.FINISH, [1], 1]],
+    [1, [codes.FINISH, 1, True]],
+    [1, [codes.DELETE, 1, 2]],
+    [1, [codes.DEPEND, 1, 2]],
+    [1, [codes.INSERT, "q", b"1", None, 0, "k"]],
+    [1, [codes.INSERT, "q", "text", None, 0, None]],
+    [1, [codes.INSERT, 5, b"", None, 0, None]],
+    [1, [codes.INSERT, "q", b"", 0.5, 0, None]],
     [1, [codes.INSERT, "q", b"", None, None, None]],
-    [1, [codes.CLAIM, 1, 1, None, "w"]], [1, [codes.CLAIM, 1, 1, 9, None]],
-    [1, [codes.CLAIM, 3, 2, 9, "w"]], [1, [codes.BURY, 3, 2, "again"]],
-    [1, [codes.NACK, 1, 1, 5, None]], [1, [codes.EXTEND, 1, 1, 5]], [1, [codes.CODEC, "bytes"]],
+    [1, [codes.CLAIM, 1, 1, None, "w"]],
+    [1, [codes.CLAIM, 1, 1, 9, None]],
+    [1, [codes.CLAIM, 3, 2, 9, "w"]],
+    [1, [codes.BURY, 3, 2, "again"]],
+    [1, [codes.NACK, 1, 1, 5, None]],
+    [1, [codes.EXTEND, 1, 1, 5]],
+    [1, [codes.CODEC, "bytes"]],
     [1, [codes.CHANGE, 1, 1, "q", None, None, None]],
     [1, [codes.CHANGE, 1, 1, None, "text", None, None]],
     [1, [codes.FINISH, 1, 1], [codes.FINISH, 1, 1]],
     [1, [codes.FINISH, 1, 1], [codes.FINISH, 2, 1]],
     [1, [codes.FINISH, 1, 1], [codes.NACK, 2, 2, None, 5]],
     [1, [codes.INSERT, "q", b"", None, 0, "m"], [codes.INSERT, "q", b"", None, 0, "m"]],
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("entry", WRONG, ids=repr)

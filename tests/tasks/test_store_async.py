@@ -54,8 +54,9 @@ def test_coroutines_do_what_threads_do(store: TaskStore) -> None:
             await claim.ack_async()
         claims = await store.claim_many_async(["a", "b"], 5, LEASE)
         assert [(one.id, one.deliveries, one.task.reason) for one in claims] == [
-            (1, 2, "again"), (2, 1, None),
-        ]  # fmt: skip
+            (1, 2, "again"),
+            (2, 1, None),
+        ]
         done = await claims[0].ack_async(insert=[NewTask("c", 3)])
         assert done.inserted[0].queue == "c"
         await store.finish_async([claims[1].task.ref])

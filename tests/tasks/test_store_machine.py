@@ -41,9 +41,13 @@ class Stores(RuleBasedStateMachine):
     def opened(self, **options: Any) -> TaskStore:  # noqa: ANN401 - of TaskStore
         """Open the store."""
         return TaskStore(
-            self.directory / "store", page_bytes=1 << 16, max_deliveries=MAX_DELIVERIES,
-            clock=lambda: self.now * NS_PER_S, worker="w", **options,
-        )  # fmt: skip
+            self.directory / "store",
+            page_bytes=1 << 16,
+            max_deliveries=MAX_DELIVERIES,
+            clock=lambda: self.now * NS_PER_S,
+            worker="w",
+            **options,
+        )
 
     def teardown(self) -> None:
         """Prove the whole log, and remove it."""
@@ -194,16 +198,25 @@ class Stores(RuleBasedStateMachine):
         for store in self.stores:
             found = {
                 task.id: Job(
-                    task.version, task.queue, task.payload, task.at, task.priority, task.key,
-                    task.deliveries, task.worker, task.reason, task.is_dead,
+                    task.version,
+                    task.queue,
+                    task.payload,
+                    task.at,
+                    task.priority,
+                    task.key,
+                    task.deliveries,
+                    task.worker,
+                    task.reason,
+                    task.is_dead,
                 )
                 for task in store
-            }  # fmt: skip
+            }
             assert found == self.model.jobs
 
 
 TestStores = Stores.TestCase
 TestStores.settings = settings(
-    max_examples=25, stateful_step_count=30,
+    max_examples=25,
+    stateful_step_count=30,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
-)  # fmt: skip
+)

@@ -59,8 +59,11 @@ def test_task_is_inserted_claimed_and_finished(opened: Callable[..., TaskStore])
     with opened(worker="ann") as store:
         task = store.insert("mail", {"to": ["ben"]})
         assert (task.id, task.version, task.value, task.status(task.at)) == (
-            1, 1, {"to": ["ben"]}, "ready",
-        )  # fmt: skip
+            1,
+            1,
+            {"to": ["ben"]},
+            "ready",
+        )
         claim = store.claim("mail", lease=10.0)
         assert (claim.id, claim.value, claim.deliveries) == (1, {"to": ["ben"]}, 1)
         assert claim.task == store.get(1)
@@ -73,8 +76,13 @@ def test_task_is_inserted_claimed_and_finished(opened: Callable[..., TaskStore])
         with pytest.raises(errors.UsageError, match="already acknowledged"):
             claim.ack()
         assert store.stats().totals == {
-            "inserted": 1, "claimed": 1, "done": 1, "nacked": 0, "deleted": 0, "died": 0,
-        }  # fmt: skip
+            "inserted": 1,
+            "claimed": 1,
+            "done": 1,
+            "nacked": 0,
+            "deleted": 0,
+            "died": 0,
+        }
 
 
 def test_text_and_numbers_of_other_types_are_stored_as_plain_ones(
@@ -178,8 +186,10 @@ def test_returned_task_is_redelivered_after_its_delay(
         store.claim("a").nack(delay=5.0, reason="remote is down")
         (task,) = store.tasks()
         assert (task.reason, task.worker, task.status(clock.now)) == (
-            "remote is down", None, "waiting",
-        )  # fmt: skip
+            "remote is down",
+            None,
+            "waiting",
+        )
         with pytest.raises(TimeoutError):
             store.claim("a", timeout=0)
         clock.pass_by(5)
@@ -237,8 +247,10 @@ def test_transaction_is_done_as_a_whole(opened: Callable[..., TaskStore]) -> Non
                 depend=[(99, 1)],
             )
         assert raised.value.conflicts == (
-            Conflict(2, 1, None), Conflict(99, 1, None), Conflict(1, 1, 2),
-        )  # fmt: skip
+            Conflict(2, 1, None),
+            Conflict(99, 1, None),
+            Conflict(1, 1, 2),
+        )
         assert "2 more conflicts" in str(raised.value)
         assert store.tasks() == everything
         assert store.journal.sequence == before + 1
@@ -495,8 +507,10 @@ def test_claim_waits_for_a_task_of_another_process_without_polling(tmp_path: Pat
         )
         with subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / "store")],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ) as child:  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
             assert child.stdin is not None
             assert child.stdout is not None
             assert child.stdout.readline() == "up\n"
@@ -610,9 +624,11 @@ def test_many_are_claimed_in_order_whatever_the_share_that_is_taken(
         wanted: list[tuple[int, Any, int]] = []
         for number in range(100):
             task = NewTask(
-                names[number % len(names)], number, priority=number * 7 % 5,
+                names[number % len(names)],
+                number,
+                priority=number * 7 % 5,
                 at=clock.now - number * 13 % 10,
-            )  # fmt: skip
+            )
             wanted.append((-task.priority, task.at, number))
             store.modify(insert=[task])
         found: list[int] = []

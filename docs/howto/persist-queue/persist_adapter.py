@@ -41,9 +41,12 @@ class _Base:
         self._unfinished = 0  # items that were got without a claim, and are not done
         self._guard = threading.Lock()  # of these two
         self._queue = pagequeue.Queue(
-            self._memory.name if self._memory else path, prefix=name, page_bytes=4 << 20,
-            sync=sync, retention=pagequeue.Retention(drop_acknowledged=True),
-        )  # fmt: skip
+            self._memory.name if self._memory else path,
+            prefix=name,
+            page_bytes=4 << 20,
+            sync=sync,
+            retention=pagequeue.Retention(drop_acknowledged=True),
+        )
         self._group = self._queue.group("persist-queue", lease=LEASE)
         self._producer = self._queue.producer()
 
@@ -140,9 +143,16 @@ class SQLiteQueue(_Base):
     """`persistqueue.SQLiteQueue`: without `auto_commit`, `task_done` finishes all that was got."""
 
     def __init__(
-        self, path, name="default", multithreading=False, timeout=10.0, auto_commit=True,
-        serializer=PICKLE, db_file_name=None, sync="always",
-    ):  # fmt: skip
+        self,
+        path,
+        name="default",
+        multithreading=False,
+        timeout=10.0,
+        auto_commit=True,
+        serializer=PICKLE,
+        db_file_name=None,
+        sync="always",
+    ):
         del multithreading, timeout, db_file_name  # threads can always share it
         acks = isinstance(self, SQLiteAckQueue)
         self._start(path, serializer, sync, claims=acks or not auto_commit, name=name)

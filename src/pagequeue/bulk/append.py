@@ -94,9 +94,11 @@ def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> No
     if largest > fmt.LARGE_BYTES_MAX:
         raise errors.MessageTooLarge(
             f"a payload of {largest} bytes; it has at most {fmt.LARGE_BYTES_MAX}",
-            path=store.folder.path, size_bytes=largest, limit_bytes=fmt.LARGE_BYTES_MAX,
+            path=store.folder.path,
+            size_bytes=largest,
+            limit_bytes=fmt.LARGE_BYTES_MAX,
             remedy="split it",
-        )  # fmt: skip
+        )
     check_no_ring(store, int(lengths.sum()))
     limit = store.page_limit
     page_bytes = store.meta.page_bytes

@@ -177,10 +177,15 @@ async def publish_async(
     def run(job: SharedJob) -> None:
         found.append(
             publish(
-                store, writer, piece, fixed, timestamps=timestamps, timeout=timeout,
+                store,
+                writer,
+                piece,
+                fixed,
+                timestamps=timestamps,
+                timeout=timeout,
                 check=job.check,
             )
-        )  # fmt: skip
+        )
 
     await store.jobs.run(object(), run).wait()
     return found[0]
@@ -195,9 +200,13 @@ def _checked(store: Store, writer: str, piece: int) -> tuple[str, int]:
     path = store.folder.path
     writer = text("writer", writer)
     number = whole(
-        "piece", piece, 0, fmt.SEQUENCE_MAX, path=path,
+        "piece",
+        piece,
+        0,
+        fmt.SEQUENCE_MAX,
+        path=path,
         remedy="give a number from 0 to 2**63 - 1, higher for each piece",
-    )  # fmt: skip
+    )
     try:
         length = len(writer.encode())
     except UnicodeEncodeError:

@@ -135,9 +135,10 @@ class BulkPublisher:
                         raise
                     raise errors.QueueFull(
                         f"others sent or published all the while ({error}), so nothing was sent",
-                        path=self._folder.path, held_by=(),
+                        path=self._folder.path,
+                        held_by=(),
                         remedy="send again, with a longer timeout",
-                    ) from error  # fmt: skip
+                    ) from error
                 if self._staged.identity(LOCK) == lock.identity():
                     self._held.push(held.pop_all())
                     return lock
@@ -291,9 +292,12 @@ class BulkPublisher:
             # 1. Write the record to stable storage. Dies here: no message matches it; it is
             #    removed.
             record = {
-                "entry": entry_of(entry.writer), **entry.with_sequences(sequences),
-                "first_sequence": first, "count": len(sequences), "digest": _digest(whole, times),
-            }  # fmt: skip
+                "entry": entry_of(entry.writer),
+                **entry.with_sequences(sequences),
+                "first_sequence": first,
+                "count": len(sequences),
+                "digest": _digest(whole, times),
+            }
             with self._entering():
                 write_record(self._folder, sending_name(self._prefix), record, _nothing)
             self._sync_names()
@@ -370,9 +374,13 @@ class BulkPublisher:
     def _recover_commit(self, producer: BulkProducer) -> None:
         store = self._store
         resolve_pending(
-            self._folder, self._prefix, store.meta, store.write_meta,
-            producer.commit_pages, store.flusher.sync_removals,
-        )  # fmt: skip
+            self._folder,
+            self._prefix,
+            store.meta,
+            store.write_meta,
+            producer.commit_pages,
+            store.flusher.sync_removals,
+        )
 
     def _read_sending(self, name: str) -> dict[str, Any] | None:
         record = read_record(self._folder, name)
@@ -549,9 +557,13 @@ class BulkPublisher:
         sequences = range(tail.sequence, beyond.sequence)
         done = {} if entry is None else entry.with_sequences(sequences)
         record = Record(
-            active + 1, tail.sequence, staged.first_checksum(store), beyond,
-            None if entry is None else entry_of(entry.writer), done,
-        )  # fmt: skip
+            active + 1,
+            tail.sequence,
+            staged.first_checksum(store),
+            beyond,
+            None if entry is None else entry_of(entry.writer),
+            done,
+        )
         # M5. Write the record, then rename the pages, each synced if the pages were. Dies here: the
         #     next process that creates a page or opens the queue exclusively finds no marker and
         #     removes them.
@@ -616,9 +628,11 @@ def check_no_ring(store: Store, size_bytes: int = 0) -> None:
         limit = fmt.payload_bytes_max(store.meta.page_bytes)
         raise errors.MessageTooLarge(
             f"a ring takes what fits into one page, which holds {limit} bytes; nothing was sent",
-            path=store.folder.path, size_bytes=size_bytes or limit + 1, limit_bytes=limit,
+            path=store.folder.path,
+            size_bytes=size_bytes or limit + 1,
+            limit_bytes=limit,
             remedy="send less at once, make a larger ring, or give it a larger page_bytes",
-        )  # fmt: skip
+        )
 
 
 def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.MessageTooLarge:
@@ -627,9 +641,11 @@ def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.Mess
     return errors.MessageTooLarge(
         f"{count} pages besides the active one are needed, and max_bytes allows "
         f"{store.page_limit:.0f} in all; nothing was sent",
-        path=store.folder.path, size_bytes=size_bytes or count * store.meta.page_bytes,
-        limit_bytes=limit_bytes, remedy="raise max_bytes, or send it in parts",
-    )  # fmt: skip
+        path=store.folder.path,
+        size_bytes=size_bytes or count * store.meta.page_bytes,
+        limit_bytes=limit_bytes,
+        remedy="raise max_bytes, or send it in parts",
+    )
 
 
 def _joined(chunks: list[Chunk]) -> Chunk:

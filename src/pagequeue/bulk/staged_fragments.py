@@ -189,9 +189,11 @@ class FragmentWriter:
         size = self.written
         return errors.MessageTooLarge(
             f"a payload has at most {fmt.LARGE_BYTES_MAX} bytes",
-            path=self._folder.path, size_bytes=size, limit_bytes=fmt.LARGE_BYTES_MAX,
+            path=self._folder.path,
+            size_bytes=size,
+            limit_bytes=fmt.LARGE_BYTES_MAX,
             remedy="split it",
-        )  # fmt: skip
+        )
 
     def _write_held(self, part: memoryview | None = None, rest: int = 0) -> None:
         """Write to the page what is held and then more bytes, by one call.

@@ -174,10 +174,11 @@ def too_early(path: str, first: int, last: int) -> errors.TimestampOrder:
     """Return the error for messages that are older than those before them."""
     return errors.TimestampOrder(
         f"a message of timestamp {first} would follow one of {last}",
-        path=path, last_timestamp=last,
+        path=path,
+        last_timestamp=last,
         remedy="give them in order of time and not before the queue's last one, omit their times, "
         "or write history into a queue of its own",
-    )  # fmt: skip
+    )
 
 
 def stage(
@@ -283,9 +284,12 @@ class Staging:
     def fragments(self) -> Iterator[FragmentWriter]:
         """Return a writer of one large message, whose pages `add_fragments` takes."""
         writer = FragmentWriter(
-            self._folder, self._store.meta, self._fragments + 1, self._report_progress,
+            self._folder,
+            self._store.meta,
+            self._fragments + 1,
+            self._report_progress,
             synced=self._synced,
-        )  # fmt: skip
+        )
         try:
             yield writer
         finally:
@@ -404,9 +408,13 @@ def assign_sequences(
     try:
         for number, page in enumerate(staged.pages, tail.page_number + 1):
             header = PageHeader(
-                number, store.meta.queue_id, tail.sequence + page.first, last, store.clock(),
+                number,
+                store.meta.queue_id,
+                tail.sequence + page.first,
+                last,
+                store.clock(),
                 is_continued=number < chained_to,
-            )  # fmt: skip
+            )
             if page.fragment is not None:
                 stamp = time if time >= 0 else page.time
                 last = place_fragment(
@@ -483,16 +491,24 @@ class _FilledPage:
         page, region, header = self._page, self._region, self.header
         assert header.first_sequence is not None
         done = _core.assign_sequences(
-            region, self._index, page.counted_from, page.size, header.first_sequence, self._time,
-            header.queue_id, self._is_one_batch,
-        )  # fmt: skip
+            region,
+            self._index,
+            page.counted_from,
+            page.size,
+            header.first_sequence,
+            self._time,
+            header.queue_id,
+            self._is_one_batch,
+        )
         if done != page.size or self._last_in_index() != self.last_timestamp:
             raise errors.CorruptPage(
                 f"was changed after it was staged ({done} of {page.size} messages are as they "
                 "were), and was not published",
                 remedy="find out which other process writes there, then publish again",
-                path=self._path, position=0, reason="changed by another process",
-            )  # fmt: skip
+                path=self._path,
+                position=0,
+                reason="changed by another process",
+            )
         region.write(0, header.encode())
         region.queue_id = header.queue_id
         if synced:

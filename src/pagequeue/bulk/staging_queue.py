@@ -73,10 +73,17 @@ class _StagingQueue:
 
     def __init__(self, store: Store, path: str, prefix: str) -> None:
         self._store = Store(
-            path, prefix, create=True, read_only=False, page_bytes=store.meta.page_bytes,
-            lock_timeout=store.lock_timeout, clock=_no_time, file_mode=store.folder.file_mode,
-            trust=store.folder.trust, staged_for=store.meta.queue_id,
-        )  # fmt: skip
+            path,
+            prefix,
+            create=True,
+            read_only=False,
+            page_bytes=store.meta.page_bytes,
+            lock_timeout=store.lock_timeout,
+            clock=_no_time,
+            file_mode=store.folder.file_mode,
+            trust=store.folder.trust,
+            staged_for=store.meta.queue_id,
+        )
         self._taken = fmt.FIRST_PAGE - 1
         try:
             self._producer = BulkProducer(self._store, _no_time)
@@ -131,9 +138,12 @@ class _StagingQueue:
 
     def _filled(self, number: int, size: int) -> FilledPage:
         return FilledPage(
-            self._store.prefix, number, size, self._store.first_sequence(number),
+            self._store.prefix,
+            number,
+            size,
+            self._store.first_sequence(number),
             self._producer.mapped.get(number),
-        )  # fmt: skip
+        )
 
 
 class StagingQueues:
@@ -168,10 +178,12 @@ class StagingQueues:
             these, parts = parts[:count], parts[count:]
             queues = self._some(len(these))
             self._open = None if parts else queues[-1]
-            side_by_side([
-                partial(queue.fill, part, seal=queue is not self._open)
-                for queue, part in zip(queues, these, strict=True)
-            ])  # fmt: skip
+            side_by_side(
+                [
+                    partial(queue.fill, part, seal=queue is not self._open)
+                    for queue, part in zip(queues, these, strict=True)
+                ]
+            )
             for queue in queues:
                 yield from queue.sealed()
 

@@ -45,9 +45,15 @@ def _begin(
 
 
 def _export(
-    queue: Queue, target: str, file_format: str, *, since: int | None, until: int | None,
-    sequence: int | None, force: bool,
-) -> exchanging.ExportReport:  # fmt: skip
+    queue: Queue,
+    target: str,
+    file_format: str,
+    *,
+    since: int | None,
+    until: int | None,
+    sequence: int | None,
+    force: bool,
+) -> exchanging.ExportReport:
     store = internals(queue).store
     with (
         queue.batches(since=since, until=until, sequence=sequence) as batches,
@@ -56,17 +62,25 @@ def _export(
         first, tail = batches.sequence, queue.tail_sequence
         begin = _begin(file_format, store.schema, partial(store.holds_over, sequence=first))
         return exchanging.export(
-            batches, target, begin, force=force, next_sequence=first,
+            batches,
+            target,
+            begin,
+            force=force,
+            next_sequence=first,
             progress=progress and (lambda done: progress(done - first, tail - first)),
-        )  # fmt: skip
+        )
 
 
 @click.command()
 @options.directory_argument
 @click.option(
-    "--to", "target", required=True, metavar="FILE", type=click.Path(readable=False),
+    "--to",
+    "target",
+    required=True,
+    metavar="FILE",
+    type=click.Path(readable=False),
     help="The file to write; its suffix names the format: .parquet, .arrow, .jsonl or .csv.",
-)  # fmt: skip
+)
 @options.file_format_option
 @options.since_option
 @options.until_option

@@ -210,18 +210,29 @@ def _work(
 @click.option("-f", "--follow", is_flag=True, help="Wait for more messages, until interrupted.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after N messages.")
 @click.option(
-    "--lease", type=click.FloatRange(min=0, min_open=True), callback=options.finite, default=30.0,
-    show_default=True, metavar="SECONDS",
+    "--lease",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=options.finite,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
     help="How long another worker waits if this one hangs; extended while COMMAND runs.",
-)  # fmt: skip
+)
 @click.option(
-    "--max-deliveries", type=click.IntRange(min=1), metavar="N",
+    "--max-deliveries",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Move a message to the dead letters after N failed deliveries.",
-)  # fmt: skip
+)
 @click.option(
-    "--retry-after", type=click.FloatRange(min=0), callback=options.finite, default=1.0,
-    show_default=True, metavar="SECONDS", help="Redeliver so much later when COMMAND fails.",
-)  # fmt: skip
+    "--retry-after",
+    type=click.FloatRange(min=0),
+    callback=options.finite,
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Redeliver so much later when COMMAND fails.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @options.prefix_option
 @options.trust_option

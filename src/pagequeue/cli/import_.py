@@ -89,15 +89,23 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 @click.command()
 @shared.directory_argument
 @click.option(
-    "--from", "source", required=True, metavar="FILE", type=click.Path(readable=False),
+    "--from",
+    "source",
+    required=True,
+    metavar="FILE",
+    type=click.Path(readable=False),
     help="The file to read; its suffix names the format: .parquet, .arrow, .jsonl or .csv.",
-)  # fmt: skip
+)
 @shared.file_format_option
 @click.option("--check", is_flag=True, help="Refuse rows whose sequences have a gap.")
 @click.option(
-    "--skip", "skip_count", type=click.IntRange(min=0), default=0, metavar="N",
+    "--skip",
+    "skip_count",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
     help="Skip the first N rows, to resume an import.",
-)  # fmt: skip
+)
 @click.option(
     "--page-bytes",
     callback=shared.parsed(shared.parse_size),

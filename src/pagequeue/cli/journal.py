@@ -45,10 +45,12 @@ def machine_option(*, required: bool) -> Callable[[_Function], _Function]:
 
     def add(function: _Function) -> _Function:
         return click.option(
-            "--machine", metavar="MODULE:NAME", required=required,
+            "--machine",
+            metavar="MODULE:NAME",
+            required=required,
             help="The journal's machine: a class without arguments, or an object. It is imported, "
             "also from the current directory, and so can execute any code.",
-        )(function)  # fmt: skip
+        )(function)
 
     return add
 
@@ -99,6 +101,13 @@ def open_journal(
             "every writer, open it in Python with codec='pickle'"
         )
     return Journal(
-        directory, machine, codec=codec, prefix=prefix, trust=trust, create=False,
-        compact_on_open=False, read_only=read_only, snapshots=snapshots,
-    )  # fmt: skip
+        directory,
+        machine,
+        codec=codec,
+        prefix=prefix,
+        trust=trust,
+        create=False,
+        compact_on_open=False,
+        read_only=read_only,
+        snapshots=snapshots,
+    )

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 @options.directory_argument
 @machine_option(required=True)
 @click.option(
-    "--snapshots", "keep", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
+    "--snapshots",
+    "keep",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
     help="How many snapshots to keep; entries stay from the oldest of them on.",
-)  # fmt: skip
+)
 @options.json_option()
 @options.prefix_option
 @options.trust_option

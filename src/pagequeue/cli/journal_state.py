@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 @options.directory_argument
 @machine_option(required=True)
 @click.option(
-    "--at", "moment", metavar="TIME", callback=options.parsed(options.parse_timestamp),
+    "--at",
+    "moment",
+    metavar="TIME",
+    callback=options.parsed(options.parse_timestamp),
     help="As of this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)  # fmt: skip
+)
 @options.json_option()
 @options.prefix_option
 @options.trust_option

@@ -57,9 +57,12 @@ def command(
             problems = [line_of(problem) for problem in log.problems] + list(info.problems)
             snapshots = tuple(one.sequence for one in reversed(info.snapshots))
             figures = {
-                "ok": not problems, "sequence": info.tail_sequence, "replayed_from": None,
-                "snapshots": snapshots, "problems": problems,
-            }  # fmt: skip
+                "ok": not problems,
+                "sequence": info.tail_sequence,
+                "replayed_from": None,
+                "snapshots": snapshots,
+                "problems": problems,
+            }
             checked = (
                 f"{grouped(log.messages_checked, 'entry')} and "
                 f"{grouped(len(snapshots), 'snapshot')} read; --machine applies them again"

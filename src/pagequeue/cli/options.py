@@ -183,9 +183,13 @@ def open_to_write(
     """Return the queue, opened for writing."""
     try:
         return Queue(
-            directory, prefix=prefix, create=create, page_bytes=page_bytes, trust=trust,
+            directory,
+            prefix=prefix,
+            create=create,
+            page_bytes=page_bytes,
+            trust=trust,
             codec=codec,
-        )  # fmt: skip
+        )
     except (PageSizeMismatch, CodecMismatch):
         raise  # depends on the queue, not on the form of the option
     except InvalidOption as error:

@@ -66,22 +66,31 @@ def _figures(times: TimeBins, sizes: SizeBins, latencies: Latencies | None) -> d
 @click.command()
 @options.directory_argument
 @click.option(
-    "--to", "target", default="queue.png", show_default=True, metavar="FILE",
+    "--to",
+    "target",
+    default="queue.png",
+    show_default=True,
+    metavar="FILE",
     type=click.Path(readable=False),
     help="The picture to write: .png, .svg, .pdf, or .html to zoom in, which works offline.",
-)  # fmt: skip
+)
 @options.since_option
 @options.until_option
 @click.option(
-    "--latency", "other", metavar="OTHER", type=click.Path(readable=False),
+    "--latency",
+    "other",
+    metavar="OTHER",
+    type=click.Path(readable=False),
     help="Show how long messages took from DIR to the queue in OTHER.",
-)  # fmt: skip
+)
 @click.option(
-    "--by", "rule", metavar="RULE",
+    "--by",
+    "rule",
+    metavar="RULE",
     help=f"How --latency matches messages: {RULES}. payload, the default: the same payload in "
     "both; field: the same value of a field of JSON objects; time: the payload in OTHER begins "
     "with ns since 1970, int64 little-endian, or has them in a field.",
-)  # fmt: skip
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @options.json_option()
 @options.prefix_option

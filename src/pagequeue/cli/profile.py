@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import Trust
 
 target_option: Final = click.option(
-    "--to", "target", metavar="FILE", type=click.Path(readable=False),
+    "--to",
+    "target",
+    metavar="FILE",
+    type=click.Path(readable=False),
     help="Draw a page of plots too: .png, or .html with the table.",
-)  # fmt: skip
+)
 force_option: Final = click.option("--force", is_flag=True, help="Replace an existing file.")
 
 

@@ -38,9 +38,13 @@ def _summary(report: ShipReport) -> str:
 @click.command()
 @options.directory_argument
 @click.option(
-    "--to", "target", required=True, metavar="DIR", type=click.Path(readable=False),
+    "--to",
+    "target",
+    required=True,
+    metavar="DIR",
+    type=click.Path(readable=False),
     help="Directory of the copies; created if necessary.",
-)  # fmt: skip
+)
 @click.option("--rotate", is_flag=True, help="Seal the active page first, to ship every message.")
 @click.option(
     "--consumer",
@@ -48,13 +52,19 @@ def _summary(report: ShipReport) -> str:
     help="Acknowledge shipped messages as this consumer, so that retention waits for it.",
 )
 @click.option(
-    "--read-only", is_flag=True,
+    "--read-only",
+    is_flag=True,
     help="Need no write permission in DIR; ships only pages that are flushed already.",
-)  # fmt: skip
+)
 @click.option(
-    "--mode", "file_mode", metavar="MODE", callback=options.parsed(parse_mode), default="600",
-    show_default=True, help="Permission bits of the copies.",
-)  # fmt: skip
+    "--mode",
+    "file_mode",
+    metavar="MODE",
+    callback=options.parsed(parse_mode),
+    default="600",
+    show_default=True,
+    help="Permission bits of the copies.",
+)
 @options.json_option()
 @options.prefix_option
 @options.trust_option

@@ -94,18 +94,25 @@ def session_options(function: _Function) -> _Function:
     """Add the options of the Spark session."""
     function = _refusing_odd_names(function)
     function = click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", callback=_setting,
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=_setting,
         help="A setting of Spark; repeatable.",
-    )(function)  # fmt: skip
+    )(function)
     return click.option(
         "--master", metavar="URL", help="The cluster, like spark://host:7077; default: this host."
     )(function)
 
 
 damage_option: Final = click.option(
-    "--on-damage", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    "--on-damage",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
     help="How to handle a damaged page.",
-)  # fmt: skip
+)
 
 
 def source_options(prefix: str, trust: tuple[Trust, ...], on_damage: str) -> dict[str, Any]:

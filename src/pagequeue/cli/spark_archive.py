@@ -43,39 +43,60 @@ def _stopped_tidily(stop: threading.Event) -> Iterator[None]:
     "queues", metavar="QUEUES...", nargs=-1, required=True, type=click.Path(readable=False)
 )
 @click.option(
-    "--to", "table", required=True, metavar="TABLE", type=click.Path(readable=False),
+    "--to",
+    "table",
+    required=True,
+    metavar="TABLE",
+    type=click.Path(readable=False),
     help="The directory of the table; created if necessary.",
-)  # fmt: skip
+)
 @click.option(
-    "--every", type=click.FloatRange(min=0), callback=shared.finite, metavar="SECONDS",
+    "--every",
+    type=click.FloatRange(min=0),
+    callback=shared.finite,
+    metavar="SECONDS",
     help="Archive a batch every so many seconds until Ctrl-C. Default: only what is retained now.",
-)  # fmt: skip
+)
 @click.option(
-    "--consumer", metavar="NAME",
+    "--consumer",
+    metavar="NAME",
     help="Acknowledge under this name what is archived durably; retention waits for it.",
-)  # fmt: skip
+)
 @click.option(
-    "--checkpoint", metavar="DIR", type=click.Path(readable=False),
+    "--checkpoint",
+    metavar="DIR",
+    type=click.Path(readable=False),
     help="Where Spark stores its progress.  [default: below the table]",
-)  # fmt: skip
+)
 @click.option(
-    "--batch", "batch_count", type=click.IntRange(min=1), metavar="N",
+    "--batch",
+    "batch_count",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="At most so many messages per batch.  [default: 1 GiB of them]",
-)  # fmt: skip
+)
 @click.option(
-    "--file-bytes", default=FILE_SIZE, show_default=True, metavar="SIZE",
-    callback=shared.parsed(shared.parse_size), help="Compact small files to about this size.",
-)  # fmt: skip
+    "--file-bytes",
+    default=FILE_SIZE,
+    show_default=True,
+    metavar="SIZE",
+    callback=shared.parsed(shared.parse_size),
+    help="Compact small files to about this size.",
+)
 @click.option("--no-compact", is_flag=True, help="Leave small files as they are.")
 @sparks.damage_option
 @click.option(
-    "--on-expired", type=click.Choice(["fail", "skip"]), default="fail", show_default=True,
+    "--on-expired",
+    type=click.Choice(["fail", "skip"]),
+    default="fail",
+    show_default=True,
     help="How to handle messages that retention removed before they were archived.",
-)  # fmt: skip
+)
 @click.option(
-    "--durable-only", is_flag=True,
+    "--durable-only",
+    is_flag=True,
     help="Archive only what is on stable storage: a power cut cannot take it from the queue.",
-)  # fmt: skip
+)
 @sparks.session_options
 @shared.json_option()
 @shared.prefix_option
@@ -124,10 +145,18 @@ def command(
         _stopped_tidily(stop) if every is not None else contextlib.nullcontext(),
     ):
         done = archive(
-            spark, queues, table, every=every, consumer=consumer, checkpoint=checkpoint,
-            compact=not no_compact, file_bytes=file_bytes, stop=stop, progress=progress,
+            spark,
+            queues,
+            table,
+            every=every,
+            consumer=consumer,
+            checkpoint=checkpoint,
+            compact=not no_compact,
+            file_bytes=file_bytes,
+            stop=stop,
+            progress=progress,
             **options,
-        )  # fmt: skip
+        )
     if as_json:
         print_json({"table": table} | done._asdict())
         return

@@ -34,13 +34,20 @@ def _directory(kept: str | None) -> Iterator[str]:
 
 @click.command()
 @click.option(
-    "--to", "target", default="delays.png", show_default=True, metavar="FILE",
-    type=click.Path(readable=False), help="The PNG to write.",
-)  # fmt: skip
+    "--to",
+    "target",
+    default="delays.png",
+    show_default=True,
+    metavar="FILE",
+    type=click.Path(readable=False),
+    help="The PNG to write.",
+)
 @click.option(
-    "--directory", metavar="DIR", type=click.Path(path_type=str),
+    "--directory",
+    metavar="DIR",
+    type=click.Path(path_type=str),
     help="Keep queues and table here. Without it they are removed.",
-)  # fmt: skip
+)
 @click.option(
     "--limit", "limit_count", type=click.IntRange(min=1), help="Only the first rows of the source."
 )

@@ -24,25 +24,38 @@ def _time(text: str) -> str:
 @click.command()
 @click.argument("table", metavar="TABLE", type=click.Path(readable=False))
 @click.option(
-    "--to", "directory", required=True, metavar="DIR", type=click.Path(readable=False),
+    "--to",
+    "directory",
+    required=True,
+    metavar="DIR",
+    type=click.Path(readable=False),
     help="The queue to send to; created if necessary.",
-)  # fmt: skip
+)
 @click.option(
-    "--since", metavar="TIME", callback=options.parsed(_time),
+    "--since",
+    metavar="TIME",
+    callback=options.parsed(_time),
     help="Start at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)  # fmt: skip
+)
 @click.option(
-    "--until", metavar="TIME", callback=options.parsed(_time),
+    "--until",
+    metavar="TIME",
+    callback=options.parsed(_time),
     help="End before this time, in the same forms.",
-)  # fmt: skip
+)
 @click.option(
-    "--page-bytes", callback=options.parsed(options.parse_size), metavar="SIZE",
+    "--page-bytes",
+    callback=options.parsed(options.parse_size),
+    metavar="SIZE",
     help="The size of each page of a new queue, like 64M.",
-)  # fmt: skip
+)
 @click.option(
-    "--slice", "slice_count", type=click.IntRange(min=1), metavar="N",
+    "--slice",
+    "slice_count",
+    type=click.IntRange(min=1),
+    metavar="N",
     help="Publish about so many messages at a time, fewer if large.  [default: 1,000,000]",
-)  # fmt: skip
+)
 @sparks.session_options
 @options.json_option()
 @options.prefix_option
@@ -79,9 +92,17 @@ def command(
         sparks.session(master, settings) as spark,
     ):
         done = replay(
-            spark, table, directory, since=since, until=until, page_bytes=page_bytes,
-            prefix=prefix, trust=trust, slice_count=slice_count or SLICE_COUNT, progress=progress,
-        )  # fmt: skip
+            spark,
+            table,
+            directory,
+            since=since,
+            until=until,
+            page_bytes=page_bytes,
+            prefix=prefix,
+            trust=trust,
+            slice_count=slice_count or SLICE_COUNT,
+            progress=progress,
+        )
     if as_json:
         print_json({"directory": directory} | done._asdict())
         return

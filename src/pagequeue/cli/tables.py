@@ -73,9 +73,13 @@ def wrapped(begin: str, text: str, width: int) -> list[str]:
     if cell_len(begin + text) <= width or len(indent) > width // 2:
         return [begin + text]
     return textwrap.wrap(
-        text, width, initial_indent=begin, subsequent_indent=indent, break_long_words=False,
+        text,
+        width,
+        initial_indent=begin,
+        subsequent_indent=indent,
+        break_long_words=False,
         break_on_hyphens=False,
-    )  # fmt: skip
+    )
 
 
 def print_table(

@@ -95,11 +95,19 @@ def _shown(task: Task) -> object:
 
 def _figures(task: Task, now: int) -> dict[str, object]:
     return {
-        "id": task.id, "version": task.version, "queue": task.queue, "status": task.status(now),
-        "at": task.at, "priority": task.priority, "deliveries": task.deliveries,
-        "worker": task.worker, "reason": task.reason, "created": task.created, "key": task.key,
+        "id": task.id,
+        "version": task.version,
+        "queue": task.queue,
+        "status": task.status(now),
+        "at": task.at,
+        "priority": task.priority,
+        "deliveries": task.deliveries,
+        "worker": task.worker,
+        "reason": task.reason,
+        "created": task.created,
+        "key": task.key,
         "value": _shown(task),
-    }  # fmt: skip
+    }
 
 
 def _print_tasks(tasks: Iterable[Task], now: int, *, as_json: bool) -> None:
@@ -119,10 +127,14 @@ def _task_row(task: Task, now: int) -> list[str]:
     status = task.status(now)
     value = shortened(encoded(_shown(task)).decode())
     return [
-        f"{task.id}:{task.version}", task.queue,
+        f"{task.id}:{task.version}",
+        task.queue,
         f"{status} by {task.worker}" if status == "claimed" else status,
-        iso_time(task.at)[:19] + "Z", str(task.deliveries), value, task.reason or "",
-    ]  # fmt: skip
+        iso_time(task.at)[:19] + "Z",
+        str(task.deliveries),
+        value,
+        task.reason or "",
+    ]
 
 
 def _print_queues(stats: TaskStats, *, as_json: bool) -> None:
@@ -131,11 +143,12 @@ def _print_queues(stats: TaskStats, *, as_json: bool) -> None:
         return
     rows = [
         [
-            name, *(f"{getattr(one, status):,}" for status in STATUSES),
+            name,
+            *(f"{getattr(one, status):,}" for status in STATUSES),
             "" if one.oldest_ready is None else iso_time(one.oldest_ready)[:19] + "Z",
         ]
         for name, one in stats.queues.items()
-    ]  # fmt: skip
+    ]
     print_table(QUEUE_COLUMNS, rows, right=frozenset(STATUSES))
     done = ", ".join(f"{count:,} {name}" for name, count in stats.totals.items())
     click.echo(f"{stats.tasks:,} {plural(stats.tasks, 'task')}; so far {done}")
@@ -148,9 +161,12 @@ def _print_queues(stats: TaskStats, *, as_json: bool) -> None:
 @click.option("--status", type=click.Choice(STATUSES), help="Only the tasks of this status.")
 @click.option("--queues", "by_queue", is_flag=True, help="Print figures of each task queue.")
 @click.option(
-    "--at", "moment", metavar="TIME", callback=options.parsed(options.parse_timestamp),
+    "--at",
+    "moment",
+    metavar="TIME",
+    callback=options.parsed(options.parse_timestamp),
     help="As they were at this time: 10m (ago), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)  # fmt: skip
+)
 @options.prefix_option
 @options.trust_option
 def ls(
@@ -210,9 +226,11 @@ def _values(store: TaskStore, texts: Iterable[bytes]) -> list[Any]:
 @options.json_option("Print one JSON object per task.")
 @click.option("--file", metavar="FILE", help="One value per line; - is stdin.")
 @click.option(
-    "--at", metavar="TIME", callback=options.parsed(_later),
+    "--at",
+    metavar="TIME",
+    callback=options.parsed(_later),
     help="Claim them from then on: 10m (from now), 2026-01-31T08:00Z, or nanoseconds since 1970.",
-)  # fmt: skip
+)
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher ones come first.")
 @click.option("--key", help="Refuse the task while one with this key is in the store.")
 @click.option("--codec", type=click.Choice(CODECS), help="Of a new store; json by default.")
@@ -262,13 +280,23 @@ def insert(
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @options.json_option("Print one JSON object per task.")
 @click.option(
-    "--lease", type=float, default=30.0, show_default=True, metavar="SECONDS",
-    callback=options.finite, help="Until another worker may claim them.",
-)  # fmt: skip
+    "--lease",
+    type=float,
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    callback=options.finite,
+    help="Until another worker may claim them.",
+)
 @click.option(
-    "--timeout", type=float, default=0.0, show_default=True, metavar="SECONDS",
-    callback=options.finite, help="Wait so long for the first one.",
-)  # fmt: skip
+    "--timeout",
+    type=float,
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    callback=options.finite,
+    help="Wait so long for the first one.",
+)
 @click.option("--count", type=click.IntRange(1, 1 << 16), default=1, help="Most tasks to claim.")
 @click.option("--worker", metavar="NAME", help="Who claims them, for `ls`.")
 @options.prefix_option

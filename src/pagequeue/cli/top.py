@@ -117,11 +117,21 @@ COLUMNS: Final = {
     "messages": Column("m", 8, 3, _of_stats("depth"), _whole, _short, "retained messages"),
     "in/s": Column("i", 5, 0, _sent, _whole, _short, "messages sent per second"),
     "out/s": Column(
-        "o", 5, 1, _acknowledged, _whole, _short,
+        "o",
+        5,
+        1,
+        _acknowledged,
+        _whole,
+        _short,
         "messages acknowledged per second, by all consumers and groups together",
     ),
     "lag": Column(
-        "l", 5, 0, _lag, _whole, _short,
+        "l",
+        5,
+        0,
+        _lag,
+        _whole,
+        _short,
         "messages that the slowest consumer or group has not acknowledged",
     ),
     "ready": Column(
@@ -131,15 +141,18 @@ COLUMNS: Final = {
         "c", 7, 6, _of_groups("claimed"), _whole, _short, "messages that workers of groups have"
     ),
     "dead": Column("d", 5, 4, _of_groups("dead_letters"), _whole, _short, "dead letters of groups"),
-    "disk": Column(
-        "u", 8, 2, _of_stats("file_bytes"), human_bytes, _short_bytes, "disk in use"
-    ),
+    "disk": Column("u", 8, 2, _of_stats("file_bytes"), human_bytes, _short_bytes, "disk in use"),
     "age": Column(
-        "a", 8, 2, _age, age, age,
+        "a",
+        8,
+        2,
+        _age,
+        age,
+        age,
         "of the oldest message that a consumer or group has not acknowledged; without any, of the "
         "oldest message",
     ),
-}  # fmt: skip
+}
 NAME: Final = "queue"
 NAME_KEY: Final = "n"
 STATE: Final = "state"
@@ -199,9 +212,16 @@ def _figures(row: Row) -> dict[str, object]:
     if row.stats is None:
         return figures | {"problem": row.state}
     names = (
-        "messages", "sent_per_second", "acknowledged_per_second", "largest_lag", "ready", "claimed",
-        "dead_letters", "file_bytes", "oldest_age",
-    )  # fmt: skip
+        "messages",
+        "sent_per_second",
+        "acknowledged_per_second",
+        "largest_lag",
+        "ready",
+        "claimed",
+        "dead_letters",
+        "file_bytes",
+        "oldest_age",
+    )
     values = (column.value(row) for column in COLUMNS.values())
     return figures | dict(zip(names, values, strict=True)) | {"state": row.state or None}
 
@@ -310,10 +330,13 @@ class View:
 
     def _help(self, width: int) -> list[Text]:
         keys = [
-            ("q", "quit"), ("?", "this help; any key leaves it"), ("R", "reverse the order"),
-            ("space", "sample now"), ("↑ ↓ j k", "scroll, also by page up and page down"),
+            ("q", "quit"),
+            ("?", "this help; any key leaves it"),
+            ("R", "reverse the order"),
+            ("space", "sample now"),
+            ("↑ ↓ j k", "scroll, also by page up and page down"),
             (NAME_KEY, f"sort by {NAME}"),
-        ]  # fmt: skip
+        ]
         keys += [(column.key, f"{name}: {column.what}") for name, column in COLUMNS.items()]
         lines = [Text("pagequeue top", "bold")]
         for key, what in keys:
@@ -374,14 +397,21 @@ def _live(survey: Survey, interval: float, view: View) -> int:
 @click.command()
 @click.argument("directories", metavar="[DIR...]", nargs=-1, type=click.Path(path_type=str))
 @click.option(
-    "--sort", type=click.Choice(SORTS), default="lag", show_default=True,
+    "--sort",
+    type=click.Choice(SORTS),
+    default="lag",
+    show_default=True,
     help="The column to sort by, the largest first.",
-)  # fmt: skip
+)
 @click.option("--reverse", is_flag=True, help="The smallest first.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0, min_open=True), callback=options.finite,
-    default=2.0, show_default=True, help="Seconds between samples.",
-)  # fmt: skip
+    "--interval",
+    type=click.FloatRange(min=0, min_open=True),
+    callback=options.finite,
+    default=2.0,
+    show_default=True,
+    help="Seconds between samples.",
+)
 @click.option("--once", is_flag=True, help="Print one table, with rates over an interval.")
 @options.json_option("Print one JSON object per line, once.")
 @options.trust_option

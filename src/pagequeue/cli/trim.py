@@ -28,21 +28,27 @@ def parse_age(text: str) -> timedelta:
 @click.command()
 @options.directory_argument
 @click.option(
-    "--max-age", metavar="AGE", callback=options.parsed(parse_age),
+    "--max-age",
+    metavar="AGE",
+    callback=options.parsed(parse_age),
     help="Remove pages whose messages are all older: 90s, 10m, 12h, 7d.",
-)  # fmt: skip
+)
 @click.option(
-    "--max-bytes", metavar="SIZE", callback=options.parsed(options.parse_size),
+    "--max-bytes",
+    metavar="SIZE",
+    callback=options.parsed(options.parse_size),
     help="Remove the oldest pages until the page files have at most this size, like 10G.",
-)  # fmt: skip
+)
 @click.option(
-    "--acknowledged", is_flag=True,
+    "--acknowledged",
+    is_flag=True,
     help="Remove pages that every named consumer and group has acknowledged.",
-)  # fmt: skip
+)
 @click.option(
-    "--drop-unacked", is_flag=True,
+    "--drop-unacked",
+    is_flag=True,
     help="With --max-age and --max-bytes: also what consumers have not acknowledged.",
-)  # fmt: skip
+)
 @click.option("--rotate", is_flag=True, help="Seal the active page first, which is never removed.")
 @options.json_option()
 @options.prefix_option
@@ -74,9 +80,11 @@ def command(
         raise click.UsageError("--acknowledged and --drop-unacked exclude each other")
     try:
         retention = Retention(
-            max_age=max_age, max_bytes=max_bytes, drop_acknowledged=acknowledged,
+            max_age=max_age,
+            max_bytes=max_bytes,
+            drop_acknowledged=acknowledged,
             keep_unacked=not drop_unacked,
-        )  # fmt: skip
+        )
         queue = Queue(directory, prefix=prefix, create=False, trust=trust, retention=retention)
     except InvalidOption as error:
         raise click.UsageError(message_of(error)) from None

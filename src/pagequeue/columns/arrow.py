@@ -185,8 +185,10 @@ def _check_size(size_bytes: int, what: str, remedy: str) -> None:
     if size_bytes > COPY_BYTES_MAX:
         raise errors.MessageTooLarge(
             f"{size_bytes} bytes of payloads exceed the {COPY_BYTES_MAX} bytes {what}",
-            size_bytes=size_bytes, limit_bytes=COPY_BYTES_MAX, remedy=remedy,
-        )  # fmt: skip
+            size_bytes=size_bytes,
+            limit_bytes=COPY_BYTES_MAX,
+            remedy=remedy,
+        )
 
 
 # --- capsules -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from pagequeue.columns.inputs import (
     columns_of,
     fixed_items,
     whole_items,
-)  # fmt: skip
+)
 from pagequeue.util.optional import load, pyarrow
 
 if TYPE_CHECKING:

@@ -93,9 +93,15 @@ class Batch(Sequence[Message]):
     """
 
     __slots__ = (
-        "__weakref__", "_first_sequence", "_kind", "_of", "_payloads", "_region", "_spans",
+        "__weakref__",
+        "_first_sequence",
+        "_kind",
+        "_of",
+        "_payloads",
+        "_region",
+        "_spans",
         "_times",
-    )  # fmt: skip
+    )
 
     _of: list[Batch] | None
     """The batches it was joined from, until its columns are joined."""
@@ -290,9 +296,11 @@ class Batch(Sequence[Message]):
             sequence, found = self._first_sequence + i, int(lengths[i])
             raise errors.RecordSize(
                 f"message {sequence} has {found} bytes, the dtype {size_bytes}",
-                sequence=sequence, size_bytes=found, record_bytes=size_bytes,
+                sequence=sequence,
+                size_bytes=found,
+                record_bytes=size_bytes,
                 remedy="give the dtype of the sent records",
-            )  # fmt: skip
+            )
 
     # --- Arrow ------------------------------------------------------------------------------------
 

@@ -25,11 +25,17 @@ REFUSALS: Final = (TypeError, ValueError, OverflowError)
 FROM_KINDS: Final = {"i": "iub", "u": "iub", "f": "iubf", "c": "iubfc"}
 """By the kind of a field: the kinds of values that it holds; for others only their own."""
 WORDS: Final = {
-    "b": "a bool", "i": "an integer that fits", "u": "an integer that fits, from 0 on",
-    "f": "a number", "c": "a number", "S": "at most {size} bytes",
-    "U": "a text of at most {count} characters", "V": "at most {size} bytes", "M": "a datetime",
+    "b": "a bool",
+    "i": "an integer that fits",
+    "u": "an integer that fits, from 0 on",
+    "f": "a number",
+    "c": "a number",
+    "S": "at most {size} bytes",
+    "U": "a text of at most {count} characters",
+    "V": "at most {size} bytes",
+    "M": "a datetime",
     "m": "a timedelta",
-}  # fmt: skip
+}
 """By the kind of a field: what it takes."""
 
 

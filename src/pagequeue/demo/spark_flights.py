@@ -240,10 +240,12 @@ def draw(file: IO[bytes], answer: Answer) -> None:
     carriers = sorted(counts, key=lambda carrier: counts[carrier])
     nothing = (0,) * len(FIGURES)
     cells = [
-        [row[2] / row[1] if row[1] else float("nan")
-         for row in (answer.get((hour, carrier), nothing) for hour in hours)]
+        [
+            row[2] / row[1] if row[1] else float("nan")
+            for row in (answer.get((hour, carrier), nothing) for hour in hours)
+        ]
         for carrier in carriers
-    ]  # fmt: skip
+    ]
     edges = [*(hour - 0.5 for hour in hours), hours[-1] + 0.5]
     colours = upper.pcolormesh(
         edges, range(len(carriers) + 1), cells, cmap="RdYlBu_r", vmin=-20, vmax=60
@@ -252,8 +254,9 @@ def draw(file: IO[bytes], answer: Answer) -> None:
     names = demo_flights.carrier_names()
     upper.set_yticks(
         [place + 0.5 for place in range(len(carriers))],
-        [names.get(carrier, carrier) for carrier in carriers], fontsize=7,
-    )  # fmt: skip
+        [names.get(carrier, carrier) for carrier in carriers],
+        fontsize=7,
+    )
     figure.colorbar(colours, ax=upper, label="mean delay, minutes", extend="both")
     for label, colour, count, delay in (
         ("dry, or not known", plotting.ORANGE, lambda r: r[1] - r[5], lambda r: r[2] - r[6]),

@@ -148,8 +148,10 @@ class TableFile:
         if twice := sorted({name for name in self._names if self._names.count(name) > 1}):
             raise errors.BadRow(
                 f"several columns are called {twice[0]!r}",
-                path=path, row=0, remedy="give each column its own name",
-            )  # fmt: skip
+                path=path,
+                row=0,
+                remedy="give each column its own name",
+            )
 
     def _kind_of(self, schema: Any) -> Schema:  # noqa: ANN401 - pyarrow's
         stored = (schema.metadata or {}).get(KIND)
@@ -160,8 +162,10 @@ class TableFile:
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise errors.BadRow(
                 f"the schema of its queue is unknown ({error})",
-                path=self._path, row=0, remedy="use the version of pagequeue that wrote the file",
-            ) from error  # fmt: skip
+                path=self._path,
+                row=0,
+                remedy="use the version of pagequeue that wrote the file",
+            ) from error
 
     def _damaged(self, error: Exception) -> errors.BadRow:
         reason = " ".join(str(error).split())
@@ -185,8 +189,10 @@ class TableFile:
         if missing := {own["timestamp"], *fields} - set(self._names):
             raise errors.BadRow(
                 f"columns {sorted(missing)} are missing from {self._names}",
-                path=self._path, row=0, remedy="add them",
-            )  # fmt: skip
+                path=self._path,
+                row=0,
+                remedy="add them",
+            )
         try:
             for batch in self._batches:
                 for start in range(0, len(batch), PIECE_COUNT):
@@ -200,8 +206,10 @@ class TableFile:
         if pa.types.is_timestamp(times.type) and times.type.tz is None:
             raise errors.BadRow(
                 "the timestamps have no time zone",
-                path=self._path, row=0, remedy="cast them to timestamp('ns', 'UTC')",
-            )  # fmt: skip
+                path=self._path,
+                row=0,
+                remedy="cast them to timestamp('ns', 'UTC')",
+            )
         timestamps = self._whole(times, pa.timestamp("ns", "UTC"))
         has_sequence = own["sequence"] in rows.schema.names
         sequences = self._whole(rows.column(own["sequence"])) if has_sequence else None
@@ -224,8 +232,10 @@ class TableFile:
         elif not pa.types.is_integer(column.type):
             raise errors.BadRow(
                 f"a time or a sequence is of type {column.type}",
-                path=self._path, row=0, remedy="give int64, or timestamp('ns', 'UTC')",
-            )  # fmt: skip
+                path=self._path,
+                row=0,
+                remedy="give int64, or timestamp('ns', 'UTC')",
+            )
         if column.null_count:
             raise errors.BadRow(
                 "a time or a sequence is null", path=self._path, row=0, remedy="drop the row"

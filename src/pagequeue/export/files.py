@@ -231,9 +231,10 @@ class Import:
         return errors.TimestampOrder(
             f"row {self._row + begin + i + 1} has the timestamp {times[i]}, earlier than the one "
             f"before it, {error.last_timestamp}",
-            path=error.path, last_timestamp=error.last_timestamp,
+            path=error.path,
+            last_timestamp=error.last_timestamp,
             remedy="sort the file by time, or import into a new queue",
-        )  # fmt: skip
+        )
 
     def _cuts(self, lengths: NDArray[np.int64], start: int) -> Iterator[tuple[int, int]]:
         """Cut rows into runs that are a small part of a page, or one message."""

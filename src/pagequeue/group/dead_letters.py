@@ -181,10 +181,16 @@ class DeadLetters:
         # One OS page more, so that the group's largest message fits together with its header.
         page_bytes = min(source.meta.page_bytes + fmt.PAGE_BYTES_STEP, fmt.PAGE_BYTES_MAX)
         return Store(
-            source.folder.path, self.prefix, create=create, read_only=read_only,
-            page_bytes=page_bytes if create else None, lock_timeout=source.lock_timeout,
-            clock=source.clock, file_mode=source.folder.file_mode, trust=source.folder.trust,
-        )  # fmt: skip
+            source.folder.path,
+            self.prefix,
+            create=create,
+            read_only=read_only,
+            page_bytes=page_bytes if create else None,
+            lock_timeout=source.lock_timeout,
+            clock=source.clock,
+            file_mode=source.folder.file_mode,
+            trust=source.folder.trust,
+        )
 
     def send(
         self,
@@ -232,8 +238,9 @@ class DeadLetters:
                     if letter.payload is None:
                         log.warning(
                             "%s: message %d could not be read, so it is not requeued",
-                            source.folder.path, letter.sequence,
-                        )  # fmt: skip
+                            source.folder.path,
+                            letter.sequence,
+                        )
                         continue
                     producer.send(letter.payload)
                     sent += 1
@@ -257,9 +264,14 @@ class DeadLetters:
             return
         try:
             with open_consumer(
-                store, HANDLED, since=None, sequence=None, latest=False, durable_only=False,
+                store,
+                HANDLED,
+                since=None,
+                sequence=None,
+                latest=False,
+                durable_only=False,
                 on_expired="skip",
-            ) as consumer:  # fmt: skip
+            ) as consumer:
                 end = store.tail.sequence
                 if limit_count is not None:
                     end = min(end, consumer.sequence + limit_count)

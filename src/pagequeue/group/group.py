@@ -81,9 +81,18 @@ class Group(_core.Claims, Closing):
     """
 
     __slots__ = (
-        "__weakref__", "_clock", "_dead", "_flush_lock", "_group_file", "_max_deliveries",
-        "_owner_lock", "_skips", "_store", "_turns", "name",
-    )  # fmt: skip
+        "__weakref__",
+        "_clock",
+        "_dead",
+        "_flush_lock",
+        "_group_file",
+        "_max_deliveries",
+        "_owner_lock",
+        "_skips",
+        "_store",
+        "_turns",
+        "name",
+    )
 
     name: str
     _store: Store
@@ -119,10 +128,19 @@ class Group(_core.Claims, Closing):
         )
         with owner_lock.descriptor as fd:  # the core has it until the last thread is out
             self = super().__new__(
-                cls, store.write_meta.region, file.region, file.capacity, fd,
-                store.write_meta.is_foreign, owner, lease, max_deliveries or 0, store.lock_timeout,
-                clock, wall,
-            )  # fmt: skip
+                cls,
+                store.write_meta.region,
+                file.region,
+                file.capacity,
+                fd,
+                store.write_meta.is_foreign,
+                owner,
+                lease,
+                max_deliveries or 0,
+                store.lock_timeout,
+                clock,
+                wall,
+            )
         self.name = file.name
         self._store = store
         self._group_file = file
@@ -198,9 +216,12 @@ class Group(_core.Claims, Closing):
                     f"acknowledgements are not on stable storage ({words}): a power cut can revert "
                     "them, and their messages are then redelivered",
                     remedy="fix the disk, then flush again",
-                    path=file.path, position=0, reason=words,
-                    first_sequence=file.region.load(file.NEXT), end_sequence=new_sequence,
-                ) from error  # fmt: skip
+                    path=file.path,
+                    position=0,
+                    reason=words,
+                    first_sequence=file.region.load(file.NEXT),
+                    end_sequence=new_sequence,
+                ) from error
             file.region.store(file.SNAPSHOT, ordinal)
 
     @property
@@ -489,9 +510,12 @@ class Group(_core.Claims, Closing):
             return self._expire(sequence)
         if position == fmt.PAGE_HEADER_BYTES and page.first_sequence > sequence:
             raise errors.CorruptPage(
-                f"begins with message {page.first_sequence}, must be {sequence}", remedy=REMEDY,
-                path=page.path, position=0, reason="wrong first sequence",
-            )  # fmt: skip
+                f"begins with message {page.first_sequence}, must be {sequence}",
+                remedy=REMEDY,
+                path=page.path,
+                position=0,
+                reason="wrong first sequence",
+            )
         self._map(page.ready(position), number)
         return True
 
@@ -555,9 +579,13 @@ class Group(_core.Claims, Closing):
     ) -> errors.CorruptFrame:
         reason = REASONS.get(found, "unknown")
         return errors.CorruptFrame(
-            f"message {sequence} at position {position}: {reason}", remedy=REMEDY,
-            path=path, position=position, sequence=sequence, reason=reason,
-        )  # fmt: skip
+            f"message {sequence} at position {position}: {reason}",
+            remedy=REMEDY,
+            path=path,
+            position=position,
+            sequence=sequence,
+            reason=reason,
+        )
 
     # --- claimed messages -------------------------------------------------------------------------
 
@@ -699,9 +727,10 @@ def refusal(path: str, file: GroupTable, event: int, value: int) -> errors.PageQ
         return errors.LeaseLost(
             f"the claim of message {value} is not live any more: its lease ended or the message "
             "was given to another worker",
-            path=path, sequence=value,
+            path=path,
+            sequence=value,
             remedy="claim again, and extend the claims of long work",
-        )  # fmt: skip
+        )
     kind, text, remedy = REFUSALS[event]
     return kind(text.format(value=value, seconds=value / 1e9), path=path, remedy=remedy)
 

@@ -80,9 +80,14 @@ def open_group(
         else:
             _make(store, name, since=since, sequence=sequence, latest=latest, capacity=capacity)
         return _open(
-            store, name, lease=lease, max_deliveries=max_deliveries, on_expired=on_expired,
-            clock=clock, wall=wall,
-        )  # fmt: skip
+            store,
+            name,
+            lease=lease,
+            max_deliveries=max_deliveries,
+            on_expired=on_expired,
+            clock=clock,
+            wall=wall,
+        )
 
 
 def _make(
@@ -103,9 +108,15 @@ def _make(
     now = store.clock()
     with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
         make_group_file(
-            store.folder, store.prefix, store.meta.queue_id, name, Snapshot(begin),
-            capacity=capacity or fmt.GROUP_CAPACITY_DEFAULT, created=now, now=now,
-        )  # fmt: skip
+            store.folder,
+            store.prefix,
+            store.meta.queue_id,
+            name,
+            Snapshot(begin),
+            capacity=capacity or fmt.GROUP_CAPACITY_DEFAULT,
+            created=now,
+            now=now,
+        )
 
 
 def _finish(store: Store, name: str, capacity: int | None) -> None:
@@ -125,9 +136,14 @@ def _finish(store: Store, name: str, capacity: int | None) -> None:
         with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
             head_sequence = store.read_meta.head_sequence if store.meta.is_ring else 0
             recreate(
-                folder, store.prefix, queue_id, file, head_sequence, store.tail.sequence,
+                folder,
+                store.prefix,
+                queue_id,
+                file,
+                head_sequence,
+                store.tail.sequence,
                 store.clock(),
-            )  # fmt: skip
+            )
     else:
         file.close()
 
@@ -155,9 +171,16 @@ def _open(
                 break
         file.region.store(file.OPENED, store.clock())
         return Group(
-            store, file, owner_lock, owner, lease=lease, max_deliveries=max_deliveries,
-            on_expired=on_expired, clock=clock, wall=wall,
-        )  # fmt: skip
+            store,
+            file,
+            owner_lock,
+            owner,
+            lease=lease,
+            max_deliveries=max_deliveries,
+            on_expired=on_expired,
+            clock=clock,
+            wall=wall,
+        )
     except BaseException:
         owner_lock.close()
         raise

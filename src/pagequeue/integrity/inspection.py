@@ -122,8 +122,10 @@ class Inspection:
         if self.meta is None:
             raise errors.CorruptMeta(
                 "neither allMeta nor a page determines the queue's id and page size",
-                path=self.folder.path, position=0, reason="missing",
-            )  # fmt: skip
+                path=self.folder.path,
+                position=0,
+                reason="missing",
+            )
         return read_header(self.folder, self.prefix, self.meta.queue_id, number)
 
     def queue_id_of(self, number: int) -> bytes | None:
@@ -191,9 +193,10 @@ def inspect(folder: Directory, prefix: str) -> Inspection:
     metas = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
     if not found.numbers and not any(name(prefix) in found.names for name in metas):
         raise errors.QueueNotFound(
-            f"no queue with prefix {prefix!r} here", path=folder.path,
+            f"no queue with prefix {prefix!r} here",
+            path=folder.path,
             remedy="check directory and prefix",
-        )  # fmt: skip
+        )
     _check_names(found)
     _check_lock(found)
     _check_meta(found)

@@ -183,9 +183,15 @@ def _is_latched(folder: Directory, prefix: str, meta: AllMeta) -> bool:
 
 def _opened(path: str, prefix: str, trust: frozenset[str], timeout: float) -> Store:
     return Store(
-        path, prefix, create=False, read_only=False, page_bytes=None, lock_timeout=timeout,
-        clock=system_clock, trust=trust,
-    )  # fmt: skip
+        path,
+        prefix,
+        create=False,
+        read_only=False,
+        page_bytes=None,
+        lock_timeout=timeout,
+        clock=system_clock,
+        trust=trust,
+    )
 
 
 def _flush(opened: Callable[[], Store], timeout: float, report: RepairReport) -> Problem | None:
@@ -406,9 +412,12 @@ class _Repair:
         if not reasons or found.head_sequence is None or not self._is_removable(name):
             return
         ReadMeta.make(
-            self.folder, self.prefix, meta.queue_id,
-            head_page=found.head_page, head_sequence=found.head_sequence,
-        )  # fmt: skip
+            self.folder,
+            self.prefix,
+            meta.queue_id,
+            head_page=found.head_page,
+            head_sequence=found.head_sequence,
+        )
         missing = missing_before(found.head_page, found.head_sequence)
         self.report.did(f"made {name} again from the first page ({reasons[0]}){missing}")
 
@@ -421,10 +430,12 @@ class _Repair:
             return
         mark = self._durable_mark(meta, found)
         WriteMeta.make(
-            self.folder, self.prefix, meta.queue_id,
+            self.folder,
+            self.prefix,
+            meta.queue_id,
             durable_sequence=mark[0] if mark else found.head_sequence or 0,
             durable_page=mark[1] if mark else 0,
-        )  # fmt: skip
+        )
         self.report.did(f"made {name} again; the frames determine the tail ({reasons[0]})")
 
     def _durable_mark(self, meta: AllMeta, found: Inspection) -> tuple[int, int] | None:
@@ -460,9 +471,12 @@ class _Repair:
                 f"syncing the directory failed ({words}), so no message counts as durable and "
                 "writing has stopped",
                 remedy="fix the disk, then repair again, which writes all messages to new files",
-                path=self.folder.path, position=0, reason=words,
-                first_sequence=0, end_sequence=0,
-            ) from error  # fmt: skip
+                path=self.folder.path,
+                position=0,
+                reason=words,
+                first_sequence=0,
+                end_sequence=0,
+            ) from error
 
     def _renew(self, meta: AllMeta) -> None:
         """Write the pages that a failed sync during recovery left at risk again, to new files.

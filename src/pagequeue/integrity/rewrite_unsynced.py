@@ -62,8 +62,9 @@ def rewrite_undurable(store: Store) -> range:
             return done
     raise errors.SystemLimit(
         f"{TRIES} times, another sync failed while messages were written to new files",
-        path=store.folder.path, remedy="repair the disk, then flush again",
-    )  # fmt: skip
+        path=store.folder.path,
+        remedy="repair the disk, then flush again",
+    )
 
 
 def _try_rewrite(store: Store) -> range | None:
@@ -115,8 +116,9 @@ def _try_rewrite(store: Store) -> range | None:
     write.wake()
     log.warning(
         "%s: %s at risk after a failed sync, written again to new files and on stable storage now",
-        store.folder.path, message_range(first, tail.first_sequence),
-    )  # fmt: skip
+        store.folder.path,
+        message_range(first, tail.first_sequence),
+    )
     return range(first, tail.first_sequence)
 
 
@@ -160,8 +162,11 @@ def _check(
             f"message {scan.sequence} at position {scan.position}: {reason}: messages up to "
             f"{end_sequence - 1} may have been lost by the failed sync",
             remedy="salvage the queue",
-            path=path, position=scan.position, sequence=scan.sequence, reason=reason,
-        )  # fmt: skip
+            path=path,
+            position=scan.position,
+            sequence=scan.sequence,
+            reason=reason,
+        )
     damage = fragment_damage(region, scan.position, scan.sequence, path)
     # Nobody reads the rest of a retired message, which an earlier power cut can have torn.
     if damage is not None and scan.sequence > head_sequence:
@@ -170,8 +175,11 @@ def _check(
             f"the fragment of message {scan.sequence - 1} at position {position}: {reason}: it may "
             "have been lost by the failed sync",
             remedy="salvage the queue",
-            path=path, position=position, sequence=scan.sequence - 1, reason=reason,
-        )  # fmt: skip
+            path=path,
+            position=position,
+            sequence=scan.sequence - 1,
+            reason=reason,
+        )
 
 
 def _sync_file(store: Store, name: str) -> None:

@@ -217,8 +217,10 @@ def salvage_queue(
             raise errors.CorruptMeta(
                 f"neither this file nor any page determines the queue's id and page size ({why})",
                 remedy="restore one of them from a copy",
-                path=folder.full(fmt.all_meta_name(prefix)), position=0, reason="missing",
-            )  # fmt: skip
+                path=folder.full(fmt.all_meta_name(prefix)),
+                position=0,
+                reason="missing",
+            )
         if Path(os.path.realpath(path)) in Path(os.path.realpath(target_path)).parents:
             raise errors.InvalidOption(
                 "it is in the damaged queue's directory, which salvage only reads",
@@ -242,20 +244,25 @@ class _Target(Closing):
         names = os.listdir(path) if os.path.isdir(path) else []
         if any(fmt.owner_of(name) == prefix != name.removesuffix(".lock") for name in names):
             raise errors.InvalidOption(
-                "it contains a queue already, or a part of one", path=path,
+                "it contains a queue already, or a part of one",
+                path=path,
                 remedy="choose another target",
-            )  # fmt: skip
+            )
         self.path = path
         # Not a bound method: without a cycle all of it goes with its last reference.
         self._now = now = [0]
         clock = partial(now.__getitem__, 0)
         self.store = Store(
-            path, prefix, create=True, read_only=False, page_bytes=meta.page_bytes,
-            lock_timeout=LOCK_TIMEOUT, clock=clock, trust=trust,
-            schema=RequestedSchema(
-                meta.schema.dtype, meta.schema.codec, meta.schema.is_journal
-            ),
-        )  # fmt: skip
+            path,
+            prefix,
+            create=True,
+            read_only=False,
+            page_bytes=meta.page_bytes,
+            lock_timeout=LOCK_TIMEOUT,
+            clock=clock,
+            trust=trust,
+            schema=RequestedSchema(meta.schema.dtype, meta.schema.codec, meta.schema.is_journal),
+        )
         self.store.bulk = BULK
         self._producer = Producer(self.store, clock)
 
@@ -371,10 +378,14 @@ class _Salvage:
         for reason in source.reasons:
             self.damage = (source.path, 0, reason)
         walked = valid_runs(
-            source.region, source.index, source.first, None,
+            source.region,
+            source.index,
+            source.first,
+            None,
             end_sequence=None if end is None or end < source.first else end,
-            is_sealed=following is not None, sent_sequence=self._sent(),
-        )  # fmt: skip
+            is_sealed=following is not None,
+            sent_sequence=self._sent(),
+        )
         for run in walked:
             # After damage, in a page with an unknown end and above the durable mark, the rest of a
             # batch can belong to one that was never sent (I8).

@@ -143,18 +143,22 @@ def _source(
         )
     if header.queue_id != meta.queue_id:
         raise errors.CorruptPage(
-            "a page of another queue, left out", path=path, position=0,
+            "a page of another queue, left out",
+            path=path,
+            position=0,
             reason="a page of another queue, left out",
-        )  # fmt: skip
+        )
     first = None if found.is_left(number, header) else header.first_sequence
     state = None if first is None else _core.peek(region, fmt.PAGE_HEADER_BYTES, first)[0]
     if first is None or state == _core.READ_BAD_CHECKSUM:
         # Only prepared, unless its frames prove otherwise; or its first sequence is wrong.
         proved = _proved_first(found, number, region, index, only_at_start=first is not None)
         if proved is None or proved == first:
-            return None if first is None else SalvagePage(
-                path, header.page_number, first, region, index, reasons
-            )  # fmt: skip
+            return (
+                None
+                if first is None
+                else SalvagePage(path, header.page_number, first, region, index, reasons)
+            )
         reason = f"header: its first message is {first}, its frames prove {proved}"
         first, reasons = proved, [*reasons, reason]
     return SalvagePage(path, header.page_number, first, region, index, reasons, blocks)
@@ -246,10 +250,16 @@ def proved_end(source: SalvagePage) -> int | None:
     """Return the sequence after a page's messages, if all of them and the mark there are valid."""
     scan = Scan(
         *_core.scan(
-            source.region, None, source.first, fmt.PAGE_HEADER_BYTES, source.first,
-            fmt.SEQUENCE_MAX, fmt.TIMESTAMP_MIN, _core.INDEX_NONE,
+            source.region,
+            None,
+            source.first,
+            fmt.PAGE_HEADER_BYTES,
+            source.first,
+            fmt.SEQUENCE_MAX,
+            fmt.TIMESTAMP_MIN,
+            _core.INDEX_NONE,
         )
-    )  # fmt: skip
+    )
     return scan.sequence if scan.stopped == _core.READ_END else None
 
 

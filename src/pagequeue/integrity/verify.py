@@ -179,9 +179,10 @@ class _Verification:
         last, written = manifest.pages[-1], self.found.written
         if written is not None:
             self.found.written = replace(
-                written, durable_page=min(written.durable_page, last.number),
+                written,
+                durable_page=min(written.durable_page, last.number),
                 durable_sequence=min(written.durable_sequence, last.end_sequence),
-            )  # fmt: skip
+            )
         return range(last.number + 1, fmt.PAGE_NUMBER_MAX + 1)
 
     def _last_begun(self) -> int:
@@ -595,11 +596,15 @@ class _Verification:
         good = 0
         walked = list(
             valid_runs(
-                page, index, first, header.floor_timestamp, end_sequence=end,
+                page,
+                index,
+                first,
+                header.floor_timestamp,
+                end_sequence=end,
                 is_sealed=not is_last,
                 sent_sequence=self.found.durable_sequence if self.tail is None else end or 0,
             )
-        )  # fmt: skip
+        )
         for run in walked:
             good += run.end - run.first
             reason = REASONS.get(run.stopped, "it is unreadable")

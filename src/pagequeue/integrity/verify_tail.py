@@ -104,10 +104,16 @@ class TailCheck:
             return
         counted = Scan(
             *_core.scan(
-                page, None, first, fmt.PAGE_HEADER_BYTES, first, tail.sequence, floor,
+                page,
+                None,
+                first,
+                fmt.PAGE_HEADER_BYTES,
+                first,
+                tail.sequence,
+                floor,
                 _core.INDEX_NONE,
             )
-        )  # fmt: skip
+        )
         if counted.sequence != tail.sequence:
             return  # a damaged frame, noted with the pages
         if counted.position != tail.position:
@@ -116,10 +122,16 @@ class TailCheck:
             return
         after = Scan(
             *_core.scan(
-                page, None, first, tail.position, tail.sequence, fmt.SEQUENCE_MAX,
-                counted.timestamp, _core.INDEX_NONE,
+                page,
+                None,
+                first,
+                tail.position,
+                tail.sequence,
+                fmt.SEQUENCE_MAX,
+                counted.timestamp,
+                _core.INDEX_NONE,
             )
-        )  # fmt: skip
+        )
         self._check_after(after)
         if tail.last_timestamp < counted.timestamp or (
             tail.last_timestamp > after.timestamp and self._is_unchanged()
@@ -168,11 +180,14 @@ class TailCheck:
         """Check that each file that processes write to has a single name."""
         number, prefix = self.tail.page_number, self.found.prefix
         names = [
-            fmt.write_meta_name(prefix), fmt.read_meta_name(prefix),
-            fmt.page_name(prefix, number), fmt.index_name(prefix, number),
-            fmt.page_name(prefix, number + 1), fmt.index_name(prefix, number + 1),
+            fmt.write_meta_name(prefix),
+            fmt.read_meta_name(prefix),
+            fmt.page_name(prefix, number),
+            fmt.index_name(prefix, number),
+            fmt.page_name(prefix, number + 1),
+            fmt.index_name(prefix, number + 1),
             *cursor_files(self.found.folder, prefix),
-        ]  # fmt: skip
+        ]
         for name in names:
             status = self.found.folder.status(name)
             if status is not None and stat.S_ISREG(status.st_mode) and status.st_nlink > 1:

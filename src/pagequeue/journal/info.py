@@ -87,10 +87,18 @@ def journal_info(
         info = queue.info()
         usable = [one.sequence for one in found if one.sequence >= info.head_sequence]
         return JournalInfo(
-            queue.directory, queue.prefix, queue.codec, info.head_sequence, info.tail_sequence,
-            info.durable_sequence, info.file_bytes, info.page_count, tuple(found), tuple(problems),
+            queue.directory,
+            queue.prefix,
+            queue.codec,
+            info.head_sequence,
+            info.tail_sequence,
+            info.durable_sequence,
+            info.file_bytes,
+            info.page_count,
+            tuple(found),
+            tuple(problems),
             info.tail_sequence - max(usable, default=info.head_sequence),
-        )  # fmt: skip
+        )
 
 
 def check_journal_queue(queue: Queue) -> None:

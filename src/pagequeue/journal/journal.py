@@ -127,10 +127,18 @@ class Journal(Closing, Generic[State]):
         # Checked before anything is made: a journal has no other codecs.
         entry_codec = EntryCodec(codec, machine, absolute_path("directory", directory))
         self.queue: Queue = _opened(
-            directory, read_only=read_only, create=create, codec=codec, sync=sync, prefix=prefix,
-            page_bytes=page_bytes, lock_timeout=lock_timeout, clock=clock, file_mode=file_mode,
+            directory,
+            read_only=read_only,
+            create=create,
+            codec=codec,
+            sync=sync,
+            prefix=prefix,
+            page_bytes=page_bytes,
+            lock_timeout=lock_timeout,
+            clock=clock,
+            file_mode=file_mode,
             trust=trust,
-        )  # fmt: skip
+        )
         self._opened = internals(self.queue)
         self._files = contextlib.ExitStack()
         try:

@@ -153,8 +153,9 @@ class EntryCodec:
         return errors.NotEncodable(
             f"codec {self._name!r} cannot encode this {type(entry).__name__} ({error}); "
             "no entry was appended",
-            path=self._path, remedy="return an entry that the codec supports",
-        )  # fmt: skip
+            path=self._path,
+            remedy="return an entry that the codec supports",
+        )
 
     def upcast(self, version: int, entry: Any, sequence: int) -> Any:  # noqa: ANN401 - the same
         """Return an entry of this version for one of another.
@@ -166,8 +167,10 @@ class EntryCodec:
             raise errors.NewerFormat(
                 f"entry {sequence} was written by version {version} of the machine, this is "
                 f"{self.version}",
-                path=self._path, version=version, remedy="upgrade the program",
-            )  # fmt: skip
+                path=self._path,
+                version=version,
+                remedy="upgrade the program",
+            )
         return entry if self._upcast is None else self._upcast(version, entry)
 
 

@@ -125,9 +125,12 @@ class Builder:
         if refusal is not None:
             raise errors.CorruptSnapshot(
                 f"entries below {head} were compacted away; no snapshot can be read ({refusal})",
-                path=self.snapshots.path, position=0, reason="no snapshot", sequence=head,
+                path=self.snapshots.path,
+                position=0,
+                reason="no snapshot",
+                sequence=head,
                 remedy="restore a snapshot from a copy; the entries after it are intact",
-            ) from refusal  # fmt: skip
+            ) from refusal
         if end is not None:  # later snapshots may exist
             usable = [one for one in self.snapshots.sequences() if one >= head]
             raise self._opened.readable().expired(
@@ -136,9 +139,12 @@ class Builder:
             )
         raise errors.CorruptSnapshot(
             f"entries below {head} were compacted away, and there is no snapshot",
-            path=self.snapshots.path, position=0, reason="no snapshot", sequence=head,
+            path=self.snapshots.path,
+            position=0,
+            reason="no snapshot",
+            sequence=head,
             remedy="restore a snapshot from a copy; the entries after it are intact",
-        )  # fmt: skip
+        )
 
     def build(self, end: int | None = None) -> Built:
         """Return the state after all entries below a sequence, or all that are published.
@@ -191,10 +197,11 @@ class Builder:
             return cause
         return errors.PoisonEntry(
             f"the machine refuses entry {stopped.sequence} ({type(cause).__name__}: {cause})",
-            path=self._queue.directory, sequence=stopped.sequence,
+            path=self._queue.directory,
+            sequence=stopped.sequence,
             remedy="correct the machine so that it accepts this entry; until then every process "
             "stops before it",
-        )  # fmt: skip
+        )
 
 
 class Replica(Builder):
@@ -332,9 +339,11 @@ class Replica(Builder):
         """
         stopped = self._stopped
         if (
-            stopped is not None and stopped.is_certain and stopped.sequence == self.sequence
+            stopped is not None
+            and stopped.is_certain
+            and stopped.sequence == self.sequence
             and self._queue.head_sequence <= self.sequence
-        ):  # fmt: skip
+        ):
             raise self.refusal(stopped) from stopped.__cause__
         self._take(self._built_up_to(self.sequence))
         try:

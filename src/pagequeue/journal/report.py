@@ -72,9 +72,12 @@ def check_journal(
         else:
             break
     return JournalReport(
-        not check.problems, check.built.sequence, check.begun, tuple(check.proved),
+        not check.problems,
+        check.built.sequence,
+        check.begun,
+        tuple(check.proved),
         tuple(check.problems),
-    )  # fmt: skip
+    )
 
 
 class _Check:

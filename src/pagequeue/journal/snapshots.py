@@ -97,9 +97,12 @@ class Snapshots:
         self.folder: Directory | None = None
         with contextlib.suppress(errors.QueueNotFound):
             self.folder = Directory(
-                self.path, create=not store.read_only, read_only=store.read_only,
-                file_mode=store.folder.file_mode, trust=store.folder.trust,
-            )  # fmt: skip
+                self.path,
+                create=not store.read_only,
+                read_only=store.read_only,
+                file_mode=store.folder.file_mode,
+                trust=store.folder.trust,
+            )
 
     def close(self) -> None:
         """Close the directory."""
@@ -136,8 +139,10 @@ class Snapshots:
             if version > machine.version:
                 raise errors.NewerFormat(
                     f"written by version {version} of the machine, this is {machine.version}",
-                    path=self.full(sequence), version=version, remedy="upgrade the program",
-                )  # fmt: skip
+                    path=self.full(sequence),
+                    version=version,
+                    remedy="upgrade the program",
+                )
             chunks = self._chunks(queue, sequence)
             try:
                 state = machine.load(chunks, version)
@@ -162,9 +167,12 @@ class Snapshots:
         """Return what a snapshot's head tells; raise what `load` raises."""
         with self._reading(sequence) as (queue, head):
             return SnapshotInfo(
-                sequence, head["machine"], head["created"], queue.info().used_bytes,
+                sequence,
+                head["machine"],
+                head["created"],
+                queue.info().used_bytes,
                 self.full(sequence),
-            )  # fmt: skip
+            )
 
     @contextlib.contextmanager
     def _reading(self, sequence: int) -> Iterator[tuple[Queue, dict[str, Any]]]:
@@ -201,8 +209,10 @@ class Snapshots:
         if found["format"] > FORMAT:
             raise errors.NewerFormat(
                 f"a snapshot of format {found['format']}, this is {FORMAT}",
-                path=self.full(sequence), version=found["format"], remedy="upgrade pagequeue",
-            )  # fmt: skip
+                path=self.full(sequence),
+                version=found["format"],
+                remedy="upgrade pagequeue",
+            )
         if found["queue"] != self._store.meta.queue_id.hex():
             raise self._corrupt(sequence, "of another queue")
         if found["sequence"] != sequence:
@@ -255,9 +265,12 @@ class Snapshots:
     def _corrupt(self, sequence: int, reason: str) -> errors.CorruptSnapshot:
         return errors.CorruptSnapshot(
             f"snapshot {sequence} is not usable ({reason})",
-            path=self.full(sequence), position=0, reason=reason, sequence=sequence,
+            path=self.full(sequence),
+            position=0,
+            reason=reason,
+            sequence=sequence,
             remedy="compact the journal, which writes another one and removes this",
-        )  # fmt: skip
+        )
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -303,11 +316,15 @@ class Snapshots:
         total = 0
         with (
             Queue(
-                path, page_bytes=page_bytes, file_mode=store.folder.file_mode, trust=self._trust,
-                lock_timeout=store.lock_timeout, clock=store.clock,
+                path,
+                page_bytes=page_bytes,
+                file_mode=store.folder.file_mode,
+                trust=self._trust,
+                lock_timeout=store.lock_timeout,
+                clock=store.clock,
             ) as queue,
             queue.producer() as producer,
-        ):  # fmt: skip
+        ):
             batch: list[bytes] = []
             batch_bytes = 0
             for piece in chain(begun, pieces):

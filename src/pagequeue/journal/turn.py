@@ -96,9 +96,12 @@ class Turn:
 def _lost(path: str, position: int) -> errors.CorruptMeta:
     """Return the error for a file that was truncated under its map."""
     return errors.CorruptMeta(
-        "truncated while it was open", path=path, position=position, reason="truncated",
+        "truncated while it was open",
+        path=path,
+        position=position,
+        reason="truncated",
         remedy="close the journal in all processes, then open it again, which makes the file again",
-    )  # fmt: skip
+    )
 
 
 class Taken:

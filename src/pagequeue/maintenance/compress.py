@@ -322,9 +322,13 @@ class _Sealed:
             reason = REASONS.get(scan.stopped, "it is unreadable")
             raise errors.CorruptFrame(
                 f"message {scan.sequence} at position {scan.position}: {reason}, so the page is "
-                "left uncompressed", remedy=REMEDY,
-                path=self._path, position=scan.position, sequence=scan.sequence, reason=reason,
-            )  # fmt: skip
+                "left uncompressed",
+                remedy=REMEDY,
+                path=self._path,
+                position=scan.position,
+                sequence=scan.sequence,
+                reason=reason,
+            )
         self._first = first
         self._used = self._content_end(scan)
         self._cuts = _cuts(index, scan.sequence - first, self._used)
@@ -344,9 +348,12 @@ class _Sealed:
             position, reason = damage
             raise errors.CorruptFrame(
                 f"a fragment at position {position}: {reason}, so the page is left uncompressed",
-                path=self._path, position=position, sequence=scan.sequence - 1, reason=reason,
+                path=self._path,
+                position=position,
+                sequence=scan.sequence - 1,
+                reason=reason,
                 remedy=REMEDY,
-            )  # fmt: skip
+            )
         end = content_end(self._page, *mark)
         if end is None:
             return _core.peek(self._page, scan.position, scan.sequence)[3]
@@ -385,10 +392,14 @@ class _Sealed:
                 (len(stored), position, ordinal, _core.crc32c(stored), self._times[ordinal])
             )
         front = encode_front(
-            self._header, blocks, page_bytes=self.page_bytes, used_bytes=self._used,
-            end_sequence=self._scan.sequence, first_timestamp=self._times[0],
+            self._header,
+            blocks,
+            page_bytes=self.page_bytes,
+            used_bytes=self._used,
+            end_sequence=self._scan.sequence,
+            first_timestamp=self._times[0],
             last_timestamp=self._times[-1],
-        )  # fmt: skip
+        )
         _write_all(fd, front + encode_end(len(front)), at)
         _write_all(fd, front, 0)
         os.fsync(fd)

@@ -139,8 +139,9 @@ class RoomMaker:
             trimmer.trim_to(store, limit, protects=False)
             log.warning(
                 "%s: full: dropped pages that were not acknowledged by %s",
-                store.folder.path, ", ".join(report.held_by),
-            )  # fmt: skip
+                store.folder.path,
+                ", ".join(report.held_by),
+            )
             return None
         return report.held_by
 
@@ -177,6 +178,7 @@ class RoomMaker:
         return errors.QueueFull(
             f"max_bytes of {self._limit.max_bytes} is reached, and the oldest page is not "
             f"acknowledged by {names}, so the message was not sent",
-            path=store.folder.path, held_by=held_by,
+            path=store.folder.path,
+            held_by=held_by,
             remedy="acknowledge, remove the consumer or raise max_bytes",
-        )  # fmt: skip
+        )

@@ -96,9 +96,10 @@ def ship(
     source = os.path.realpath(store.folder.path)
     if os.path.commonpath([source, os.path.realpath(path)]) == source:
         raise errors.InvalidOption(
-            "the queue's own directory, or one in it", path=path,
+            "the queue's own directory, or one in it",
+            path=path,
             remedy="choose a directory elsewhere",
-        )  # fmt: skip
+        )
     if consumer is not None:
         check_consumer_name(source, consumer)
     with contextlib.ExitStack() as held:
@@ -106,9 +107,14 @@ def ship(
         keeper = None
         if consumer is not None:
             keeper = open_consumer(
-                store, consumer, since=None, sequence=None, latest=False, durable_only=False,
+                store,
+                consumer,
+                since=None,
+                sequence=None,
+                latest=False,
+                durable_only=False,
                 on_expired="skip",
-            )  # fmt: skip
+            )
             held.enter_context(keeper)
         return _Shipping(store, target, keeper).run(progress)
 
@@ -177,13 +183,16 @@ class _Shipping:
     def _report(self, before: int, left: int) -> ShipReport:
         new, pages = self._pages[before:], self._pages
         return ShipReport(
-            target=self._target.folder.path, pages=len(new), pages_before=before,
+            target=self._target.folder.path,
+            pages=len(new),
+            pages_before=before,
             pages_left=max(left, 0),
             messages=sum(page.end_sequence - page.first_sequence for page in new),
-            messages_missed=self._missed, bytes_shipped=sum(page.size_bytes for page in new),
+            messages_missed=self._missed,
+            bytes_shipped=sum(page.size_bytes for page in new),
             first_sequence=pages[0].first_sequence if pages else self._store.head[1],
             end_sequence=pages[-1].end_sequence if pages else self._store.head[1],
-        )  # fmt: skip
+        )
 
     def _note(self) -> None:
         """Make the copied pages visible, and let retention remove the originals.
@@ -254,20 +263,23 @@ class _Shipping:
         head_page, head_sequence = store.read_meta.head
         if number >= head_page:
             raise errors.MissingPage(
-                f"page {number} is missing", remedy=DAMAGE_REMEDY,
-                path=store.folder.full(fmt.page_name(store.prefix, number)), position=0,
+                f"page {number} is missing",
+                remedy=DAMAGE_REMEDY,
+                path=store.folder.full(fmt.page_name(store.prefix, number)),
+                position=0,
                 reason="missing page",
-            )  # fmt: skip
+            )
         if not self._pages:
             self._missed = head_sequence - self._first
             return head_page
         first = self._pages[-1].end_sequence
         raise errors.Expired(
             f"retention removed {message_range(first, head_sequence)} before they were shipped",
-            path=store.folder.path, head_sequence=head_sequence,
+            path=store.folder.path,
+            head_sequence=head_sequence,
             remedy="ship into another directory (a glob reads both); with a consumer retention "
             "waits",
-        )  # fmt: skip
+        )
 
     # --- one page ---------------------------------------------------------------------------------
 
@@ -315,18 +327,25 @@ class _Shipping:
         expected = self._pages[-1].end_sequence if self._pages else first
         if first is None or first != expected:
             raise errors.CorruptPage(
-                f"begins with message {first}, must be {expected}", remedy=DAMAGE_REMEDY,
-                path=path, position=0, reason="wrong first sequence",
-            )  # fmt: skip
+                f"begins with message {first}, must be {expected}",
+                remedy=DAMAGE_REMEDY,
+                path=path,
+                position=0,
+                reason="wrong first sequence",
+            )
         index = private_region(b"", store.meta.index_bytes)
         scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
         if scan.stopped != _core.READ_END or scan.sequence != scan.whole_sequence:
             reason = REASONS.get(scan.stopped, "an incomplete batch")
             raise errors.CorruptFrame(
                 f"message {scan.sequence} at position {scan.position}: {reason}, so the page is "
-                "not shipped", remedy=DAMAGE_REMEDY,
-                path=path, position=scan.position, sequence=scan.sequence, reason=reason,
-            )  # fmt: skip
+                "not shipped",
+                remedy=DAMAGE_REMEDY,
+                path=path,
+                position=scan.position,
+                sequence=scan.sequence,
+                reason=reason,
+            )
         self._check_fragment(region, number, scan, path)
         if header.is_continued:  # by the next page, at least
             self._message_end = max(self._message_end, number + 2)
@@ -335,9 +354,10 @@ class _Shipping:
         names = [name]
         if region.filler is None:  # else it is compressed, and has none
             index_bytes, index_checksum = target.put(
-                index_name, lambda at: index.read(at, max(0, min(PIECE_BYTES, used - at))),
+                index_name,
+                lambda at: index.read(at, max(0, min(PIECE_BYTES, used - at))),
                 store.meta.index_bytes,
-            )  # fmt: skip
+            )
             names.insert(0, index_name)
         for final in names:
             target.folder.rename(final + TEMPORARY, final)
@@ -345,9 +365,18 @@ class _Shipping:
         if scan.sequence > first:
             first_timestamp = _core.peek(region, fmt.PAGE_HEADER_BYTES, first)[1]
         return ShippedPage(
-            number, name, size, f"{checksum:08x}", index_bytes, f"{index_checksum:08x}", first,
-            scan.sequence, first_timestamp, scan.timestamp, scan.position,
-        )  # fmt: skip
+            number,
+            name,
+            size,
+            f"{checksum:08x}",
+            index_bytes,
+            f"{index_checksum:08x}",
+            first,
+            scan.sequence,
+            first_timestamp,
+            scan.timestamp,
+            scan.position,
+        )
 
     def _check_fragment(self, region: _core.Region, number: int, scan: Scan, path: str) -> None:
         """Check the fragment in a copy whose frames are right, and find where its message ends."""
@@ -361,6 +390,10 @@ class _Shipping:
             position, reason = damage
             raise errors.CorruptFrame(
                 f"message {scan.sequence - 1}, a large one, at position {position}: {reason}, so "
-                "the page is not shipped", remedy=DAMAGE_REMEDY,
-                path=path, position=position, sequence=scan.sequence - 1, reason=reason,
-            )  # fmt: skip
+                "the page is not shipped",
+                remedy=DAMAGE_REMEDY,
+                path=path,
+                position=position,
+                sequence=scan.sequence - 1,
+                reason=reason,
+            )

@@ -116,9 +116,12 @@ class Target(Closing):
         self._check_empty()
         self.folder.sync_name()
         manifest = Manifest(
-            store.meta.queue_id.hex(), socket.gethostname(), store.folder.path, self.prefix,
+            store.meta.queue_id.hex(),
+            socket.gethostname(),
+            store.folder.path,
+            self.prefix,
             store.meta.page_bytes,
-        )  # fmt: skip
+        )
         write_manifest(self.folder, self.prefix, manifest)
         return manifest
 
@@ -138,8 +141,10 @@ class Target(Closing):
                 raise errors.CorruptPage(
                     f"{size}, but {page.size_bytes} bytes in the manifest",
                     remedy=f"{REMEDY}, or restore the file",
-                    path=self.folder.full(page.file), position=0, reason="not as shipped",
-                )  # fmt: skip
+                    path=self.folder.full(page.file),
+                    position=0,
+                    reason="not as shipped",
+                )
 
     def _sweep(self) -> None:
         """Remove the files of a dead shipper.
@@ -198,9 +203,12 @@ class Target(Closing):
         first = manifest.pages[0]
         if not self.is_complete:  # also if a power cut kept the manifest, and not the other files
             ReadMeta.make(
-                folder, prefix, queue_id,
-                head_page=first.number, head_sequence=first.first_sequence,
-            )  # fmt: skip
+                folder,
+                prefix,
+                queue_id,
+                head_page=first.number,
+                head_sequence=first.first_sequence,
+            )
         self._make_write_meta(manifest)
         write_manifest(folder, prefix, manifest)
         if not self.is_complete:
@@ -211,6 +219,9 @@ class Target(Closing):
     def _make_write_meta(self, manifest: Manifest) -> None:
         last = manifest.pages[-1]
         WriteMeta.make(
-            self.folder, self.prefix, self.meta.queue_id,
-            durable_sequence=last.end_sequence, durable_page=last.number,
-        )  # fmt: skip
+            self.folder,
+            self.prefix,
+            self.meta.queue_id,
+            durable_sequence=last.end_sequence,
+            durable_page=last.number,
+        )

@@ -166,9 +166,10 @@ class TrimPlanner:
             elif protects and is_idle(store, cursor):
                 idle.add(name)
                 self._warn(
-                    name, f"{store.folder.path}: consumer {name!r} was silent for longer than "
+                    name,
+                    f"{store.folder.path}: consumer {name!r} was silent for longer than "
                     f"{self._policy.max_idle}: no page is kept for it any more",
-                )  # fmt: skip
+                )
             places[name] = place_of(cursor, protects=protects, idle=name in idle)
         if protects:
             self._warned &= idle | {name for name, at in places.items() if at.sequence == -1}

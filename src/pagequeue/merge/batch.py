@@ -237,8 +237,10 @@ class MergedBatch(Sequence[Merged]):
         """
         numbers = self.queues.tolist()
         columns: list[list[Any]] = [
-            self.payloads, self.timestamps.tolist(), self.sequences.tolist()
-        ]  # fmt: skip
+            self.payloads,
+            self.timestamps.tolist(),
+            self.sequences.tolist(),
+        ]
         decoders = self._chunk.decoders
         if any(decoders.values()):
             columns.append(list(map(decoders.__getitem__, numbers)))

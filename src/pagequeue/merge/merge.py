@@ -76,7 +76,7 @@ class Merge(Closing):
         "_turns",
         "_wakeup",
         "names",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

@@ -101,9 +101,11 @@ class AllMeta:
         ):
             raise errors.CorruptMeta(
                 f"an invalid page size of {page_bytes} bytes",
-                path=path, position=field_of(fmt.ALL_META, "page_bytes"), reason="page size",
+                path=path,
+                position=field_of(fmt.ALL_META, "page_bytes"),
+                reason="page size",
                 remedy=REPAIR,
-            )  # fmt: skip
+            )
         try:
             options = json.loads(text) if text else {}
             if not isinstance(options, dict):
@@ -113,8 +115,11 @@ class AllMeta:
         except (ValueError, RecursionError) as error:
             raise errors.CorruptMeta(
                 f"its options are invalid ({error})",
-                path=path, position=fmt.ALL_META.itemsize, reason="options", remedy=REPAIR,
-            ) from error  # fmt: skip
+                path=path,
+                position=fmt.ALL_META.itemsize,
+                reason="options",
+                remedy=REPAIR,
+            ) from error
         return cls(
             queue_id=record["queue_id"].tobytes(),
             created=int(record["created"]),

@@ -84,9 +84,12 @@ class CursorMeta:
         self.path: str = folder.full(file_name)
         try:
             self.region, _ = map_shared(
-                folder, file_name, size_bytes=fmt.CURSOR_META_BYTES, writable=writable,
+                folder,
+                file_name,
+                size_bytes=fmt.CURSOR_META_BYTES,
+                writable=writable,
                 doing="mapping the cursor",
-            )  # fmt: skip
+            )
             check_shared(self.region, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, self.path, name)
         except errors.CorruptMeta as error:
             raise _corrupt(self.path, error.position, error.reason) from error
@@ -119,10 +122,19 @@ class CursorMeta:
         file_name = fmt.cursor_name(prefix, name)
         replaces = folder.exists(file_name)
         make_shared(
-            folder, file_name, fmt.CURSOR_META, fmt.CURSOR_MAGIC, queue_id, consumer=name,
-            kind=fmt.CURSOR_OF_CONSUMER, created=created, opened=opened, last_ack=last_ack,
-            flow_from=flow_from, next_sequence=next_sequence,
-        )  # fmt: skip
+            folder,
+            file_name,
+            fmt.CURSOR_META,
+            fmt.CURSOR_MAGIC,
+            queue_id,
+            consumer=name,
+            kind=fmt.CURSOR_OF_CONSUMER,
+            created=created,
+            opened=opened,
+            last_ack=last_ack,
+            flow_from=flow_from,
+            next_sequence=next_sequence,
+        )
         try:
             folder.sync()
         except OSError as error:
@@ -246,9 +258,12 @@ class Cursor:
             f"the cursor is not on stable storage ({words}), so after a power cut acknowledged "
             "messages can be redelivered",
             remedy="repair the disk, then open the consumer again",
-            path=self.meta.path, position=0, reason=words,
-            first_sequence=sequence, end_sequence=sequence,
-        )  # fmt: skip
+            path=self.meta.path,
+            position=0,
+            reason=words,
+            first_sequence=sequence,
+            end_sequence=sequence,
+        )
 
     def _check_file(self) -> None:
         """Raise if the synced file is not the one that the next opener will find."""
@@ -380,6 +395,12 @@ def _move(
     next_sequence: int,
 ) -> None:
     CursorMeta.make(
-        folder, prefix, queue_id, name, next_sequence=next_sequence, created=meta.created,
-        last_ack=meta.last_ack, flow_from=min(meta.flow_from, next_sequence + 1),
-    )  # fmt: skip
+        folder,
+        prefix,
+        queue_id,
+        name,
+        next_sequence=next_sequence,
+        created=meta.created,
+        last_ack=meta.last_ack,
+        flow_from=min(meta.flow_from, next_sequence + 1),
+    )

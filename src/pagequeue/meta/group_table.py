@@ -157,9 +157,12 @@ class GroupTable:
         if not fmt.GROUP_TABLE_AT <= size_bytes <= fmt.PAGE_BYTES_MAX:
             raise self.corrupt(0, f"{size_bytes} bytes, which no group has")
         self.region, self.inode = map_shared(
-            folder, self._file_name, size_bytes=size_bytes, writable=writable,
+            folder,
+            self._file_name,
+            size_bytes=size_bytes,
+            writable=writable,
             doing="mapping the group",
-        )  # fmt: skip
+        )
         check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path, name)
         self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
         self.capacity: int = self.region.load_half(self.CAPACITY)
@@ -167,9 +170,12 @@ class GroupTable:
         if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # appended bytes are ignored
             size_bytes = needed
             self.region, self.inode = map_shared(
-                folder, self._file_name, size_bytes=size_bytes, writable=writable,
+                folder,
+                self._file_name,
+                size_bytes=size_bytes,
+                writable=writable,
                 doing="mapping the group",
-            )  # fmt: skip
+            )
             self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
         if self.region.load_half(self.KIND) != fmt.CURSOR_OF_GROUP:
             raise self.corrupt(self.KIND, "not the file of a group")
@@ -331,8 +337,11 @@ def recover_groups(
 
     The names of consumers and groups are given; None: those in the directory.
     """
-    names = [name for name, meta in readable_cursors(folder, prefix, queue_id, names)
-             if not isinstance(meta, errors.PageQueueError) and meta.is_group]  # fmt: skip
+    names = [
+        name
+        for name, meta in readable_cursors(folder, prefix, queue_id, names)
+        if not isinstance(meta, errors.PageQueueError) and meta.is_group
+    ]
     for name in names:
         try:
             group = GroupTable(folder, prefix, queue_id, name, writable=True)
@@ -365,9 +374,17 @@ def recreate(
     group.close()
     kept = before.within(max(before.floor, head_sequence), tail_sequence)
     make_group_file(
-        folder, prefix, queue_id, name, kept, capacity=capacity, created=created,
-        last_ack=last_ack, now=now, monotonic=_core.monotonic(),
-    )  # fmt: skip
+        folder,
+        prefix,
+        queue_id,
+        name,
+        kept,
+        capacity=capacity,
+        created=created,
+        last_ack=last_ack,
+        now=now,
+        monotonic=_core.monotonic(),
+    )
     return (
         f"recreated group {name!r} as it was last flushed or closed: message {kept.new_sequence} "
         f"is the next new one, and {len(kept.waiting)} before it are redelivered"

@@ -56,8 +56,10 @@ def decode(data: bytes, queue_id: bytes, sequence: int, path: str) -> Message:
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
             f"written in format {version}, this is {fmt.FORMAT_VERSION}",
-            path=path, version=version, remedy="upgrade pagequeue",
-        )  # fmt: skip
+            path=path,
+            version=version,
+            remedy="upgrade pagequeue",
+        )
     if int(found["payload_bytes"]) != len(payload):
         raise bad_record(path, "wrong size")
     record["checksum"] = 0

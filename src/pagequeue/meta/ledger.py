@@ -101,8 +101,10 @@ def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
     if record.get("version") != VERSION:
         raise errors.NewerFormat(
             f"written in version {record.get('version')}, this is {VERSION}",
-            path=path, version=_number(record.get("version")), remedy="upgrade pagequeue",
-        )  # fmt: skip
+            path=path,
+            version=_number(record.get("version")),
+            remedy="upgrade pagequeue",
+        )
     if not are_numbers([record.get(DROPPED, 0)]):
         raise nonsense(path, "no entry of a writer")
     pieces = [record.get("unsure", [0, 0, 0]), *_list(record.get("done"))]
@@ -115,10 +117,12 @@ def nonsense(path: str, reason: str) -> errors.CorruptMeta:
     """Return the error for an invalid record or entry."""
     return errors.CorruptMeta(
         "invalid record of a writer",
-        path=path, position=0, reason=reason,
+        path=path,
+        position=0,
+        reason=reason,
         remedy="repair the queue, which removes it; search by hand for what its writer published "
         "last",
-    )  # fmt: skip
+    )
 
 
 def are_numbers(numbers: object, least: int = 0, most: int = SEQUENCE_MAX) -> TypeGuard[list[int]]:

@@ -113,9 +113,11 @@ class Manifest:
         if not is_its or not self.tail.can_be(head, meta.page_bytes):
             raise errors.CorruptMeta(
                 "the manifest of another queue, or not of the other meta files here",
-                path=os.path.join(path, manifest_name(self.prefix)), position=0, reason="manifest",
+                path=os.path.join(path, manifest_name(self.prefix)),
+                position=0,
+                reason="manifest",
                 remedy=REMEDY,
-            )  # fmt: skip
+            )
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
@@ -139,8 +141,10 @@ class Manifest:
             if type(version) is int and version > VERSION:
                 raise errors.NewerFormat(
                     f"a manifest of format {version}, this is {VERSION}",
-                    path=path, version=version, remedy="upgrade pagequeue",
-                )  # fmt: skip
+                    path=path,
+                    version=version,
+                    remedy="upgrade pagequeue",
+                )
             if version != VERSION or type(version) is not int:
                 raise ValueError(f"unknown format {version!r}")  # noqa: TRY301 - the same
             if f"{_core.crc32c(body):08x}" != stated:
@@ -150,8 +154,11 @@ class Manifest:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise errors.CorruptMeta(
                 f"invalid manifest ({error})",
-                path=path, position=0, reason="manifest", remedy=REMEDY,
-            ) from error  # fmt: skip
+                path=path,
+                position=0,
+                reason="manifest",
+                remedy=REMEDY,
+            ) from error
         return found
 
     def _check(self) -> None:
@@ -203,8 +210,11 @@ def read_manifest(folder: Directory, prefix: str) -> Manifest | None:
     if found.prefix != prefix:
         raise errors.CorruptMeta(
             f"a manifest of prefix {found.prefix!r}",
-            path=path, position=0, reason="manifest", remedy=REMEDY,
-        )  # fmt: skip
+            path=path,
+            position=0,
+            reason="manifest",
+            remedy=REMEDY,
+        )
     return found
 
 

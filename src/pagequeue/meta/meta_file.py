@@ -44,26 +44,36 @@ def check_identity(data: bytes, dtype: np.dtype[np.void], magic: bytes, path: st
     if len(data) < dtype.itemsize:
         raise errors.CorruptMeta(
             f"{len(data)} bytes where {dtype.itemsize} are needed",
-            path=path, position=0, reason="too short", remedy=REPAIR,
-        )  # fmt: skip
+            path=path,
+            position=0,
+            reason="too short",
+            remedy=REPAIR,
+        )
     record: np.void = np.frombuffer(data, dtype, 1)[0]
     if record["magic"].tobytes() != magic:
         raise errors.CorruptMeta(
             f"begins with {record['magic'].tobytes()!r}, not {magic!r}",
-            path=path, position=0, reason="wrong magic", remedy=REPAIR,
-        )  # fmt: skip
+            path=path,
+            position=0,
+            reason="wrong magic",
+            remedy=REPAIR,
+        )
     version = int(record["version"])
     if version < fmt.FORMAT_VERSION:
         raise errors.CorruptMeta(
             f"written in format {version}, which no release wrote, this is {fmt.FORMAT_VERSION}",
-            path=path, position=8, reason="no format",
+            path=path,
+            position=8,
+            reason="no format",
             remedy=f"read it with the version that wrote it, or {REPAIR}",
-        )  # fmt: skip
+        )
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
             f"written in format {version}, this is {fmt.FORMAT_VERSION}",
-            path=path, version=version, remedy="upgrade pagequeue",
-        )  # fmt: skip
+            path=path,
+            version=version,
+            remedy="upgrade pagequeue",
+        )
     return record
 
 
@@ -96,8 +106,11 @@ def lost_meta(path: str, position: int) -> errors.CorruptMeta:
     size, reason = size_now(path, position)
     return errors.CorruptMeta(
         f"{reason}, at {size} bytes",
-        path=path, position=size, reason=reason, remedy=f"close the queue everywhere, {REPAIR}",
-    )  # fmt: skip
+        path=path,
+        position=size,
+        reason=reason,
+        remedy=f"close the queue everywhere, {REPAIR}",
+    )
 
 
 def truncated_meta(path: str, size_bytes: int) -> errors.CorruptMeta | None:
@@ -140,8 +153,11 @@ def map_shared(
             if found.st_size < size_bytes:
                 raise errors.CorruptMeta(
                     f"{found.st_size} bytes where {size_bytes} are needed",
-                    path=folder.full(name), position=0, reason="too short", remedy=REPAIR,
-                )  # fmt: skip
+                    path=folder.full(name),
+                    position=0,
+                    reason="too short",
+                    remedy=REPAIR,
+                )
             region = _core.Region(fd, size_bytes, writable)
         except OSError as error:
             raise_typed(error, folder.full(name), doing)
@@ -165,9 +181,11 @@ def check_shared(
     if found != queue_id:
         raise errors.CorruptMeta(
             f"belongs to another queue ({found.hex()})",
-            path=path, position=field_of(dtype, "queue_id"), reason="another queue's file",
+            path=path,
+            position=field_of(dtype, "queue_id"),
+            reason="another queue's file",
             remedy=REPAIR,
-        )  # fmt: skip
+        )
 
 
 def stored_queue_ids(folder: Directory, prefix: str) -> list[bytes]:

@@ -38,16 +38,22 @@ class ReadMeta(MappedMeta):
         name = fmt.read_meta_name(prefix)
         self.path: str = folder.full(name)
         region, _ = map_shared(
-            folder, name, size_bytes=fmt.READ_META_BYTES, writable=writable,
+            folder,
+            name,
+            size_bytes=fmt.READ_META_BYTES,
+            writable=writable,
             doing="mapping the read meta",
-        )  # fmt: skip
+        )
         self.region: _core.Region = region
         check_shared(self.region, fmt.READ_META, fmt.READ_MAGIC, queue_id, self.path)
         if self.region.load(self.HEAD_PAGE) == 0:
             raise errors.CorruptMeta(
                 "its head is page 0, so reading begins nowhere",
-                path=self.path, position=self.HEAD_PAGE, reason="head page", remedy=REPAIR,
-            )  # fmt: skip
+                path=self.path,
+                position=self.HEAD_PAGE,
+                reason="head page",
+                remedy=REPAIR,
+            )
 
     @staticmethod
     def make(
@@ -55,9 +61,15 @@ class ReadMeta(MappedMeta):
     ) -> None:
         """Create or replace the file; only with the queue locked exclusively."""
         make_shared(
-            folder, fmt.read_meta_name(prefix), fmt.READ_META, fmt.READ_MAGIC, queue_id,
-            head_page=head_page, head_odd=head_sequence, head_even=head_sequence,
-        )  # fmt: skip
+            folder,
+            fmt.read_meta_name(prefix),
+            fmt.READ_META,
+            fmt.READ_MAGIC,
+            queue_id,
+            head_page=head_page,
+            head_odd=head_sequence,
+            head_even=head_sequence,
+        )
 
     @property
     def head_page(self) -> int:

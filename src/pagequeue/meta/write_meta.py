@@ -75,9 +75,12 @@ class WriteMeta(MappedMeta):
         name = fmt.write_meta_name(prefix)
         self.path: str = folder.full(name)
         region, inode = map_shared(
-            folder, name, size_bytes=fmt.WRITE_META_FILE_BYTES, writable=writable,
+            folder,
+            name,
+            size_bytes=fmt.WRITE_META_FILE_BYTES,
+            writable=writable,
             doing="mapping the write meta",
-        )  # fmt: skip
+        )
         self.region: _core.Region = region
         check_shared(self.region, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id, self.path)
         self._key = lock_key_of(folder, inode)
@@ -96,9 +99,14 @@ class WriteMeta(MappedMeta):
         Without a durable page the durable mark is unknown.
         """
         make_shared(
-            folder, fmt.write_meta_name(prefix), fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id,
-            durable_sequence=durable_sequence, durable_page=durable_page,
-        )  # fmt: skip
+            folder,
+            fmt.write_meta_name(prefix),
+            fmt.WRITE_META,
+            fmt.WRITE_MAGIC,
+            queue_id,
+            durable_sequence=durable_sequence,
+            durable_page=durable_page,
+        )
 
     @property
     def tail(self) -> Tail:

@@ -120,9 +120,12 @@ class LargeObjects:
     def _refuse(self, sequence: int, reason: str) -> NoReturn:
         raise errors.CorruptFrame(
             f"object {sequence}: {reason}",
-            path=self.path, position=0, sequence=sequence, reason=reason,
+            path=self.path,
+            position=0,
+            sequence=sequence,
+            reason=reason,
             remedy="restore the directory from a copy, or continue without the object",
-        )  # fmt: skip
+        )
 
     def forget(self, message: bytes) -> None:
         """Remove the file that a message names, if it exists; works also after `close`."""

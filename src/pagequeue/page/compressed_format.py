@@ -179,8 +179,12 @@ class Head:
         reason = f"{BLOCK_REASON}: {reason}"
         return errors.CorruptFrame(
             f"message {sequence} and those after it, in the bytes from {block.offset} on: {reason}",
-            path=self.path, position=block.offset, sequence=sequence, reason=reason, remedy=REMEDY,
-        )  # fmt: skip
+            path=self.path,
+            position=block.offset,
+            sequence=sequence,
+            reason=reason,
+            remedy=REMEDY,
+        )
 
     def contradiction(self, block: Block) -> errors.CorruptFrame:
         """Return the error for a block whose frames are not those of which the head tells."""
@@ -256,8 +260,10 @@ def parse_front(data: bytes, file_bytes: int | None, path: str) -> Head:
     if int(record["method"]) != fmt.METHOD_ZSTD:
         raise errors.NewerFormat(
             f"compressed by method {record['method']}, this version knows {fmt.METHOD_ZSTD}",
-            path=path, version=header_version(data), remedy="upgrade pagequeue",
-        )  # fmt: skip
+            path=path,
+            version=header_version(data),
+            remedy="upgrade pagequeue",
+        )
     count = int(record["block_count"])
     blocks = np.frombuffer(data, fmt.COMPRESSED_BLOCK, count, BLOCKS_AT)
     head = Head(header, record, blocks, path)

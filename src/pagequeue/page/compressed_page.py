@@ -153,10 +153,16 @@ class BlockInflater:
         index = private_region(b"", max(count, 1) * fmt.INDEX_RECORD_BYTES)
         scan = Scan(
             *_core.scan(
-                region, index, first, block.position, first, first + count, block.timestamp,
+                region,
+                index,
+                first,
+                block.position,
+                first,
+                first + count,
+                block.timestamp,
                 _core.INDEX_WRITE,
             )
-        )  # fmt: skip
+        )
         if scan.sequence != first + count:
             raise head.damage(block, REASONS.get(scan.stopped, "it is unreadable"))
         is_last = number + 1 == len(head.blocks)

@@ -45,8 +45,12 @@ class PageHeader(NamedTuple):
         """Return the bytes at the beginning of the page."""
         first = fmt.UNSET_SEQUENCE if self.first_sequence is None else self.first_sequence
         fields = (
-            self.page_number, self.queue_id, first, self.floor_timestamp, self.created,
-        )  # fmt: skip
+            self.page_number,
+            self.queue_id,
+            first,
+            self.floor_timestamp,
+            self.created,
+        )
         magic = fmt.COMPRESSED_MAGIC if self.is_compressed else fmt.PAGE_MAGIC
         flags = fmt.COMMIT_CONTINUES if self.is_continued else 0
         checksum = _core.crc32c(LAYOUT.pack(magic, fmt.FORMAT_VERSION, flags, 0, *fields))
@@ -79,16 +83,20 @@ def parse_header(data: bytes, path: str) -> PageHeader:
     if version > fmt.FORMAT_VERSION:
         raise errors.NewerFormat(
             f"written in format {version}, this is {fmt.FORMAT_VERSION}",
-            path=path, version=version, remedy="upgrade pagequeue",
-        )  # fmt: skip
+            path=path,
+            version=version,
+            remedy="upgrade pagequeue",
+        )
     before, after = data[:HEADER_CHECKSUM_AT], data[HEADER_CHECKSUM_AT + 4 : LAYOUT.size]
     if _core.crc32c(before + NO_CHECKSUM + after) != stated:
         raise bad_header(path, "wrong checksum")
     if flags & ~fmt.COMMIT_CONTINUES:
         raise errors.NewerFormat(
             f"has flags {flags:#x}, of which this version knows {fmt.COMMIT_CONTINUES:#x} only",
-            path=path, version=version, remedy="upgrade pagequeue",
-        )  # fmt: skip
+            path=path,
+            version=version,
+            remedy="upgrade pagequeue",
+        )
     if first > fmt.SEQUENCE_MAX and first != fmt.UNSET_SEQUENCE:
         raise bad_header(path, "first sequence")
     return PageHeader(

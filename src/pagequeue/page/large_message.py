@@ -112,8 +112,12 @@ class LargePayload:
     def _damage(self, path: str, position: int, reason: str) -> errors.CorruptFrame:
         return errors.CorruptFrame(
             f"message {self.sequence}, a large one, at position {position}: {reason}",
-            path=path, position=position, sequence=self.sequence, reason=reason, remedy=REMEDY,
-        )  # fmt: skip
+            path=path,
+            position=position,
+            sequence=self.sequence,
+            reason=reason,
+            remedy=REMEDY,
+        )
 
     def fragment(self, ordinal: int) -> Fragment:
         """Return one fragment; its page stays mapped as long as it is referred to."""
@@ -397,8 +401,10 @@ class LargeMessage(_core.Message):
         if not isinstance(other, _core.Message):
             return NotImplemented
         return (self.sequence, self.timestamp, self.payload) == (
-            other.sequence, other.timestamp, other.payload,
-        )  # fmt: skip
+            other.sequence,
+            other.timestamp,
+            other.payload,
+        )
 
     def __hash__(self) -> int:
         return hash((self.sequence, self.timestamp))

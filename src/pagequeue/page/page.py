@@ -89,8 +89,12 @@ def lost_page(path: str, position: int, sequence: int | None = None) -> errors.C
     where = "" if sequence is None else f", on reading message {sequence}"
     return errors.CorruptPage(
         f"{reason}, at {size} bytes{where}",
-        path=path, position=size, reason=reason, sequence=sequence, remedy=REMEDY,
-    )  # fmt: skip
+        path=path,
+        position=size,
+        reason=reason,
+        sequence=sequence,
+        remedy=REMEDY,
+    )
 
 
 def missing_page(path: str, number: int) -> errors.MissingPage:
@@ -144,8 +148,11 @@ def wrong_size(path: str, found: int, size_bytes: int) -> errors.CorruptPage:
     """Return the error for a page or an index of another size."""
     return errors.CorruptPage(
         f"{found} bytes, must be {size_bytes}",
-        path=path, position=min(found, size_bytes), reason="wrong size", remedy=REMEDY,
-    )  # fmt: skip
+        path=path,
+        position=min(found, size_bytes),
+        reason="wrong size",
+        remedy=REMEDY,
+    )
 
 
 def map_opened(fd: int, path: str, size: int, meta: AllMeta) -> _core.Region:
@@ -265,9 +272,16 @@ class WritablePage:
     """
 
     __slots__ = (
-        "_files", "_folder",
-        "_prefix", "header", "index", "number", "populated", "region", "reserved",
-    )  # fmt: skip
+        "_files",
+        "_folder",
+        "_prefix",
+        "header",
+        "index",
+        "number",
+        "populated",
+        "region",
+        "reserved",
+    )
 
     def __init__(
         self,
@@ -592,9 +606,12 @@ class Page:
         reason = REASONS.get(scan.stopped, "rebuilding its index failed")
         return errors.CorruptFrame(
             f"message {scan.sequence} at position {scan.position}: {reason}",
-            path=self.path, position=scan.position, sequence=scan.sequence, reason=reason,
+            path=self.path,
+            position=scan.position,
+            sequence=scan.sequence,
+            reason=reason,
             remedy=REMEDY,
-        )  # fmt: skip
+        )
 
     # --- searching (search.py) --------------------------------------------------------------------
 
@@ -761,7 +778,13 @@ def scan_region(
     end = fmt.SEQUENCE_MAX if count is None else first_sequence + count
     return Scan(
         *_core.scan(
-            region, index, first_sequence, fmt.PAGE_HEADER_BYTES, first_sequence, end,
-            header.floor_timestamp, use,
+            region,
+            index,
+            first_sequence,
+            fmt.PAGE_HEADER_BYTES,
+            first_sequence,
+            end,
+            header.floor_timestamp,
+            use,
         )
-    )  # fmt: skip
+    )

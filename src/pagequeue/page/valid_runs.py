@@ -88,9 +88,15 @@ def valid_runs(
         if floor_timestamp is not None:
             floor = timestamp
         found = _core.resync(
-            page, index, first_sequence, end_position, end, max(limit, end),
-            max(floor, fmt.TIMESTAMP_MIN), ceiling_timestamp,
-        )  # fmt: skip
+            page,
+            index,
+            first_sequence,
+            end_position,
+            end,
+            max(limit, end),
+            max(floor, fmt.TIMESTAMP_MIN),
+            ceiling_timestamp,
+        )
         if found is None:
             return
         position, sequence = found

@@ -114,8 +114,10 @@ def _module(path: str | None) -> _Zstandard:
         return _known[name]
     raise errors.MissingExtra(
         "compressed pages need Zstandard, which is not installed",
-        path=path, extra="zstd", remedy=install_command("zstd"),
-    )  # fmt: skip
+        path=path,
+        extra="zstd",
+        remedy=install_command("zstd"),
+    )
 
 
 def _check_descriptors(path: str | None) -> None:

@@ -141,8 +141,10 @@ def draw_times(messages: Any, payload_bytes: Any, times: TimeBins) -> float:  # 
     first = iso_time(times.start)[:23].replace("T", " ")
     messages.set_title(
         f"{total:,} messages from {first} UTC, bins of {_duration(times.bin_ns)}",
-        fontsize=9, loc="left", color=GREY,
-    )  # fmt: skip
+        fontsize=9,
+        loc="left",
+        color=GREY,
+    )
     payload_bytes.set_xlabel("time sent, UTC")
     return unit
 
@@ -188,10 +190,15 @@ def draw_bins(
                 panel.axvline(number, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)))
                 is_left = part == QUANTILES[0]  # so that two in one place can be read
                 panel.annotate(
-                    f"{part:.0%}", (number, 1), (-3 if is_left else 3, 2), color=GREY, fontsize=8,
-                    xycoords=("data", "axes fraction"), textcoords="offset points",
+                    f"{part:.0%}",
+                    (number, 1),
+                    (-3 if is_left else 3, 2),
+                    color=GREY,
+                    fontsize=8,
+                    xycoords=("data", "axes fraction"),
+                    textcoords="offset points",
                     ha="right" if is_left else "left",
-                )  # fmt: skip
+                )
                 notes.append(f"{part:.0%} up to {in_unit(number, units)}")
         _label_units(panel, edges, units)
     panel.set_ylim(bottom=0)
@@ -232,7 +239,8 @@ def in_unit(number: float, units: tuple[tuple[float, str], ...]) -> str:
 
 
 def _mark_empty(panel: Any) -> None:  # noqa: ANN401 - axes
-    panel.text(0.5, 0.5, "no messages", ha="center", va="center", transform=panel.transAxes,
-               color=GREY)  # fmt: skip
+    panel.text(
+        0.5, 0.5, "no messages", ha="center", va="center", transform=panel.transAxes, color=GREY
+    )
     panel.set_xticks([])
     panel.set_yticks([])

@@ -110,11 +110,18 @@ def plots(
                 style = {"line": {"shape": "hv", "width": 1, "color": colour}, "fill": "tozeroy"}
             figure.add_trace(
                 figures.Scatter(
-                    x=at.tolist(), y=values.tolist(), name=_name(name), mode="lines",
-                    legendgroup=_name(name), showlegend=row == 1 and len(rates) > 1,
-                    hovertemplate="%{y:,.4~s}/s<br>%{x|%Y-%m-%d %H:%M:%S.%L} UTC", **style,
-                ), row, 1,
-            )  # fmt: skip
+                    x=at.tolist(),
+                    y=values.tolist(),
+                    name=_name(name),
+                    mode="lines",
+                    legendgroup=_name(name),
+                    showlegend=row == 1 and len(rates) > 1,
+                    hovertemplate="%{y:,.4~s}/s<br>%{x|%Y-%m-%d %H:%M:%S.%L} UTC",
+                    **style,
+                ),
+                row,
+                1,
+            )
     figure.update_xaxes(type="date", matches="x", tickangle=0, nticks=6, row=1)
     figure.update_xaxes(
         type="date", matches="x", tickangle=0, nticks=6, title="time sent, UTC", row=2
@@ -124,9 +131,12 @@ def plots(
     for row, panel in enumerate(panels, 3):
         _add_bins(figure, figures, row, *panel)
     figure.update_layout(
-        template="plotly_white", height=PANEL_PIXELS * (2 + len(panels)), bargap=0,
-        margin={"l": 80, "r": 20, "t": 30, "b": 50}, legend={"orientation": "h", "y": 1.05},
-    )  # fmt: skip
+        template="plotly_white",
+        height=PANEL_PIXELS * (2 + len(panels)),
+        bargap=0,
+        margin={"l": 80, "r": 20, "t": 30, "b": 50},
+        legend={"orientation": "h", "y": 1.05},
+    )
     return str(
         library("plotly.io", "plot", "interactive plots").to_html(
             figure, config=CONFIG, include_plotlyjs=True, full_html=False
@@ -159,12 +169,19 @@ def _add_bins(
     places = np.log2(edges)
     figure.add_trace(
         figures.Bar(
-            x=((places[:-1] + places[1:]) / 2).tolist(), y=bins.counts[low:high].tolist(),
-            width=np.diff(places).tolist(), marker_color=colour, opacity=0.5, name=_name(what),
-            customdata=labels, hovertemplate="%{customdata}: %{y:,}<extra></extra>",
+            x=((places[:-1] + places[1:]) / 2).tolist(),
+            y=bins.counts[low:high].tolist(),
+            width=np.diff(places).tolist(),
+            marker_color=colour,
+            opacity=0.5,
+            name=_name(what),
+            customdata=labels,
+            hovertemplate="%{customdata}: %{y:,}<extra></extra>",
             showlegend=False,
-        ), row, 1,
-    )  # fmt: skip
+        ),
+        row,
+        1,
+    )
     ticks = unit_ticks(edges, units)
     texts = [in_unit(float(tick), units) for tick in ticks]
     figure.update_xaxes(tickvals=np.log2(ticks).tolist(), ticktext=texts, row=row)
@@ -172,11 +189,13 @@ def _add_bins(
         number = bins.quantile(part)
         if number > 0:
             figure.add_vline(
-                float(np.log2(number)), line={"color": GREY, "dash": "dash", "width": 1},
+                float(np.log2(number)),
+                line={"color": GREY, "dash": "dash", "width": 1},
                 annotation_text=f"{part:.0%} up to {in_unit(number, units)}",
                 annotation_position="top left" if part == QUANTILES[0] else "top right",
-                row=row, col=1,
-            )  # fmt: skip
+                row=row,
+                col=1,
+            )
 
 
 def _name(name: str) -> str:

@@ -25,9 +25,20 @@ LINES_MAX: Final = 5
 COLOURS: Final = ("#b03a4b", "#3d9970", "#7a5ba6", "#222222", "#c2a300")
 GAPS: Final = "gap to the message before, in each queue"
 COLUMNS: Final = (
-    "queue", "messages", "payload_bytes", "rate", "peak_rate", "size p50", "size p99", "gap p50",
-    "gap p99", "lag", "missing", "late", "duplicates",
-)  # fmt: skip
+    "queue",
+    "messages",
+    "payload_bytes",
+    "rate",
+    "peak_rate",
+    "size p50",
+    "size p99",
+    "gap p50",
+    "gap p99",
+    "lag",
+    "missing",
+    "late",
+    "duplicates",
+)
 
 
 def suffix_of(path: str) -> str:
@@ -61,11 +72,22 @@ def figures(one: QueueProfile, *, with_times: bool = True) -> dict[str, Any]:
     found: dict[str, Any] = {
         name: getattr(one, name)
         for name in (
-            "queue", "messages", "payload_bytes", "first_sequence", "last_sequence",
-            "first_timestamp", "last_timestamp", "rate", "peak_rate", "missing", "duplicates",
-            "late", "lag", "lags",
+            "queue",
+            "messages",
+            "payload_bytes",
+            "first_sequence",
+            "last_sequence",
+            "first_timestamp",
+            "last_timestamp",
+            "rate",
+            "peak_rate",
+            "missing",
+            "duplicates",
+            "late",
+            "lag",
+            "lags",
         )
-    }  # fmt: skip
+    }
     found |= {"sizes": _bins(one.sizes), "gaps": _bins(one.gaps)}
     if with_times:
         used = one.times.used
@@ -83,11 +105,18 @@ def row(one: QueueProfile) -> list[str]:
     sizes = [plotting.in_unit(one.sizes.quantile(p), plotting.SIZE_UNITS) for p in (0.5, 0.99)]
     gaps = [plotting.in_unit(one.gaps.quantile(p), plotting.TIME_UNITS) for p in (0.5, 0.99)]
     return [
-        one.queue or "all", f"{one.messages:,}",
-        plotting.in_unit(one.payload_bytes, plotting.SIZE_UNITS), _rate(one.rate),
-        _rate(one.peak_rate), *sizes, *gaps, "-" if one.lag is None else f"{one.lag:,}",
-        f"{one.missing:,}", f"{one.late:,}", f"{one.duplicates:,}",
-    ]  # fmt: skip
+        one.queue or "all",
+        f"{one.messages:,}",
+        plotting.in_unit(one.payload_bytes, plotting.SIZE_UNITS),
+        _rate(one.rate),
+        _rate(one.peak_rate),
+        *sizes,
+        *gaps,
+        "-" if one.lag is None else f"{one.lag:,}",
+        f"{one.missing:,}",
+        f"{one.late:,}",
+        f"{one.duplicates:,}",
+    ]
 
 
 def _rate(number: float) -> str:
@@ -128,8 +157,13 @@ def draw(file: IO[bytes], title: str, profile: Profile) -> None:
         panels[2], total.sizes, plotting.SIZE_UNITS, plotting.GREEN, "payload size", "messages"
     )
     plotting.draw_bins(
-        panels[3], total.gaps, plotting.TIME_UNITS, plotting.RED, GAPS, "messages",
-    )  # fmt: skip
+        panels[3],
+        total.gaps,
+        plotting.TIME_UNITS,
+        plotting.RED,
+        GAPS,
+        "messages",
+    )
     _draw_queues(panels[4], queues)
     figure.savefig(file, format="png")
 

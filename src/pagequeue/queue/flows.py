@@ -46,9 +46,14 @@ def persist(
     choice("commit", commit, ("auto", "manual"), path=store.folder.path)
     oldest = None if since is None else to_ns(since, store.clock)
     consumer = open_consumer(
-        store, name, since=None, sequence=None, latest=False,
-        durable_only=False, on_expired=on_expired,
-    )  # fmt: skip
+        store,
+        name,
+        since=None,
+        sequence=None,
+        latest=False,
+        durable_only=False,
+        on_expired=on_expired,
+    )
     try:
         if oldest is not None:
             _skip_to(store, consumer, oldest)

@@ -171,10 +171,14 @@ class OpenQueue:
             store.close()
             self._close_handles()  # those that other threads were making
             report = repair_queue(
-                store.folder.path, prefix=store.prefix, trust=self.options.trust,
-                lock_timeout=store.lock_timeout, progress=progress,
-                dtype=store.schema.dtype, codec=store.schema.codec,
-            )  # fmt: skip
+                store.folder.path,
+                prefix=store.prefix,
+                trust=self.options.trust,
+                lock_timeout=store.lock_timeout,
+                progress=progress,
+                dtype=store.schema.dtype,
+                codec=store.schema.codec,
+            )
             with contextlib.suppress(errors.DamageError):
                 self.store = self._start(create=False)
         finally:

@@ -229,10 +229,18 @@ class Queue(Closing, Generic[Sent]):
         if compress_after is not None and not read_only:
             zstd.check(path)
         open_store = partial(
-            Store, path, prefix, read_only=read_only, page_bytes=page_bytes,
-            lock_timeout=lock_timeout, clock=clock or system_clock, file_mode=file_mode,
-            trust=trusted(trust, path), schema=schema, ring_bytes=ring,
-        )  # fmt: skip
+            Store,
+            path,
+            prefix,
+            read_only=read_only,
+            page_bytes=page_bytes,
+            lock_timeout=lock_timeout,
+            clock=clock or system_clock,
+            file_mode=file_mode,
+            trust=trusted(trust, path),
+            schema=schema,
+            ring_bytes=ring,
+        )
         how = OpenOptions(
             open_store=open_store,
             retaining=(retention, on_full, full_timeout),
@@ -424,9 +432,13 @@ class Queue(Closing, Generic[Sent]):
         """
         # Keeps I8 and I19.
         return messages.publish(
-            self._opened.writable("publish"), writer, piece, payloads, timestamps=timestamps,
+            self._opened.writable("publish"),
+            writer,
+            piece,
+            payloads,
+            timestamps=timestamps,
             timeout=timeout,
-        )  # fmt: skip
+        )
 
     async def publish_async(
         self,
@@ -464,9 +476,13 @@ class Queue(Closing, Generic[Sent]):
         """
         # Keeps I8 and I19.
         return await messages.publish_async(
-            self._opened.writable("publish"), writer, piece, payloads, timestamps=timestamps,
+            self._opened.writable("publish"),
+            writer,
+            piece,
+            payloads,
+            timestamps=timestamps,
             timeout=timeout,
-        )  # fmt: skip
+        )
 
     def consumer(
         self,
@@ -510,9 +526,14 @@ class Queue(Closing, Generic[Sent]):
         Source: FORMAT.md, "Reading" and "Since".
         """
         return reading.consumer(
-            self._opened, name, since=since, sequence=sequence, latest=latest,
-            durable_only=durable_only, on_expired=on_expired,
-        )  # fmt: skip
+            self._opened,
+            name,
+            since=since,
+            sequence=sequence,
+            latest=latest,
+            durable_only=durable_only,
+            on_expired=on_expired,
+        )
 
     def group(
         self,
@@ -567,10 +588,17 @@ class Queue(Closing, Generic[Sent]):
         # Keeps I14 and I15.
         store = self._opened.writable("share its messages")
         group = open_group(
-            store, name, lease=lease, max_deliveries=max_deliveries, since=since,
-            sequence=sequence, latest=latest, on_expired=on_expired, capacity=capacity,
+            store,
+            name,
+            lease=lease,
+            max_deliveries=max_deliveries,
+            since=since,
+            sequence=sequence,
+            latest=latest,
+            on_expired=on_expired,
+            capacity=capacity,
             wall=self._opened.options.clock,
-        )  # fmt: skip
+        )
         return self._opened.keep(group, store)
 
     def persist(
@@ -691,9 +719,14 @@ class Queue(Closing, Generic[Sent]):
             [2, 2, 1]
         """
         return reading.batches(
-            self._opened, since=since, until=until, sequence=sequence, limit_count=limit_count,
-            speed=speed, copy=copy,
-        )  # fmt: skip
+            self._opened,
+            since=since,
+            until=until,
+            sequence=sequence,
+            limit_count=limit_count,
+            speed=speed,
+            copy=copy,
+        )
 
     def last(self, count: int) -> Batch:
         """Return the last messages, oldest first: `count` of them, or all if there are fewer.

@@ -57,9 +57,14 @@ def consumer(
     else:
         store = queue.writable("keep a named consumer's place")
         made = open_consumer(
-            store, name, since=since, sequence=sequence, latest=latest,
-            durable_only=durable_only, on_expired=on_expired,
-        )  # fmt: skip
+            store,
+            name,
+            since=since,
+            sequence=sequence,
+            latest=latest,
+            durable_only=durable_only,
+            on_expired=on_expired,
+        )
     return queue.keep(made, store)
 
 

@@ -123,9 +123,12 @@ class Batches(Iterator[Batch], Closing):
                 `to_arrow` raises them as they are.
         """
         return arrow.stream_capsule(
-            _all(self._again(), self._limit_count), self._kind, requested_schema, copy=self._copy,
+            _all(self._again(), self._limit_count),
+            self._kind,
+            requested_schema,
+            copy=self._copy,
             wide=self._is_wide(),
-        )  # fmt: skip
+        )
 
     def to_arrow(self, *, copy: bool | None = None) -> Any:  # noqa: ANN401 - pyarrow may be missing
         """Return the whole part as a `pyarrow.RecordBatchReader`; needs the extra `arrow`.

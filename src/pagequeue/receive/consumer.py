@@ -144,8 +144,11 @@ class PageReader(_core.Reader, Closing):
         if page.first_sequence != self.sequence:
             raise errors.CorruptPage(
                 f"begins with message {page.first_sequence}, must be {self.sequence}",
-                path=page.path, position=0, reason="wrong first sequence", remedy=REMEDY,
-            )  # fmt: skip
+                path=page.path,
+                position=0,
+                reason="wrong first sequence",
+                remedy=REMEDY,
+            )
         self._enter(page.region, page.number, fmt.PAGE_HEADER_BYTES, self.sequence)
         self._store.pages.passed(page.number - 1, old)
         return True
@@ -182,9 +185,13 @@ class PageReader(_core.Reader, Closing):
             return True
         reason = REASONS.get(found, "unknown")
         raise errors.CorruptFrame(
-            f"message {self.sequence} at position {self._position}: {reason}", path=page.path,
-            position=self._position, sequence=self.sequence, reason=reason, remedy=REMEDY,
-        )  # fmt: skip
+            f"message {self.sequence} at position {self._position}: {reason}",
+            path=page.path,
+            position=self._position,
+            sequence=self.sequence,
+            reason=reason,
+            remedy=REMEDY,
+        )
 
     def _lost(self) -> errors.DamageError:
         """Return the error for a page or a write meta that was truncated under its map."""

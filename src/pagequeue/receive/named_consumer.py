@@ -66,8 +66,10 @@ class NamedConsumer(Consumer):
             # Another version of the file was copied here while the queue was in use.
             log.warning(
                 "%s: the cursor is at %d, after the next sequence %d: lowered to that",
-                cursor.meta.path, sequence, end,
-            )  # fmt: skip
+                cursor.meta.path,
+                sequence,
+                end,
+            )
             sequence = end
             cursor.meta.move(sequence)
             cursor.sync()
@@ -250,9 +252,14 @@ def open_consumer(
                 # Dies after this: a consumer at the place where it will begin.
                 with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
                     CursorMeta.make(
-                        folder, store.prefix, queue_id, name,
-                        next_sequence=consumer.sequence, created=now, opened=now,
-                    )  # fmt: skip
+                        folder,
+                        store.prefix,
+                        queue_id,
+                        name,
+                        next_sequence=consumer.sequence,
+                        created=now,
+                        opened=now,
+                    )
                 cursor = _cursor(store, name)
         if not made:
             cursor = _cursor(store, name)

@@ -103,9 +103,13 @@ class _Pair:
 
 
 _MAKERS: Final[dict[str, Callable[[], Codec]]] = {
-    BYTES: _Bytes, "utf-8": _Text, "json": _json, "msgpack": _msgpack, "arrow": _arrow,
+    BYTES: _Bytes,
+    "utf-8": _Text,
+    "json": _json,
+    "msgpack": _msgpack,
+    "arrow": _arrow,
     PICKLE: _Pickled,
-}  # fmt: skip
+}
 NAMES: Final = tuple(_MAKERS)
 _known: dict[str, Codec] = {}
 

@@ -115,8 +115,9 @@ class Schema:
             raise errors.NotEncodable(
                 f"codec {self.codec!r} cannot encode this {type(value).__name__} ({error}), no "
                 "message was sent",
-                path=self.path, remedy="send a value that the codec supports",
-            ) from error  # fmt: skip
+                path=self.path,
+                remedy="send a value that the codec supports",
+            ) from error
 
     def decode(self, payload: bytes, sequence: int) -> Any:  # noqa: ANN401 - any object at all
         """Return the value of a message.
@@ -150,8 +151,10 @@ class Schema:
         what = self.codec if self.dtype is None else "a record"
         return errors.NotDecodable(
             f"message {sequence} cannot be decoded as {what} ({why})",
-            path=self.path, sequence=sequence, remedy="read its payload, and find its sender",
-        )  # fmt: skip
+            path=self.path,
+            sequence=sequence,
+            remedy="read its payload, and find its sender",
+        )
 
 
 @dataclass(frozen=True)
@@ -194,15 +197,17 @@ class RequestedSchema:
         if self.dtype is not None and self.dtype != schema.dtype:
             raise errors.DtypeMismatch(
                 f"the queue has {schema}, not records of dtype {self.dtype}",
-                path=path, dtype=schema.dtype,
+                path=path,
+                dtype=schema.dtype,
                 remedy="leave dtype out, or choose another directory or prefix",
-            )  # fmt: skip
+            )
         if self.codec not in {None, schema.codec}:
             raise errors.CodecMismatch(
                 f"the queue has {schema}, not codec {self.codec!r}",
-                path=path, codec=schema.codec,
+                path=path,
+                codec=schema.codec,
                 remedy="leave codec out, or choose another directory or prefix",
-            )  # fmt: skip
+            )
         unpickles = self.codec == codecs.PICKLE
         return Schema(schema.dtype, schema.codec, unpickles, path, schema.is_journal)
 

@@ -46,9 +46,10 @@ def starved(path: str, seconds: float) -> errors.QueueFull:
     return errors.QueueFull(
         f"other senders filled or sealed each page first, for {seconds:.3g} s, so the message was "
         "not sent",
-        path=path, held_by=(),
+        path=path,
+        held_by=(),
         remedy="send again, with a longer timeout or larger pages",
-    )  # fmt: skip
+    )
 
 
 class Deferred(Exception):

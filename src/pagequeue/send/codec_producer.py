@@ -169,8 +169,10 @@ def _check_dtype(store: Store, found: np.dtype[Any]) -> None:
     if found != dtype:
         raise errors.DtypeMismatch(
             f"the queue has records of dtype {dtype}, not {found}",
-            path=store.folder.path, dtype=dtype, remedy="send array.astype(dtype)",
-        )  # fmt: skip
+            path=store.folder.path,
+            dtype=dtype,
+            remedy="send array.astype(dtype)",
+        )
 
 
 def _texts(payloads: object) -> in_rows.ColumnInput:

@@ -290,9 +290,15 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         bulk = self._bulk()
         self._deferred.check_may_block(self._page_number)
         sent = bulk.append(
-            self._store, payloads, times, at=at, timeout=timeout, check=self._deferred.check,
-            synced=self._syncs, unless_one=unless_one,
-        )  # fmt: skip
+            self._store,
+            payloads,
+            times,
+            at=at,
+            timeout=timeout,
+            check=self._deferred.check,
+            synced=self._syncs,
+            unless_one=unless_one,
+        )
         if sent is not None:
             self._flush_if_asked(sent.stop)
         return sent
@@ -658,9 +664,10 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             last = store.tail.last_timestamp
             error = errors.TimestampOrder(
                 f"timestamp {value} is earlier than the last one, {last}",
-                path=path, last_timestamp=last,
+                path=path,
+                last_timestamp=last,
                 remedy="send history in order of time, or to a queue of its own",
-            )  # fmt: skip
+            )
         elif event in LATE:
             error = _late(store, event, value)
         elif event == _core.EVENT_STALLED:
@@ -845,9 +852,12 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             CorruptPage: other messages were written before them. SyncFailed: the queue is latched.
         """
         words = (
-            beyond.page_number, beyond.position, beyond.count, beyond.first_sequence,
+            beyond.page_number,
+            beyond.position,
+            beyond.count,
+            beyond.first_sequence,
             beyond.last_timestamp,
-        )  # fmt: skip
+        )
         self._move()
         result = self._bulk_commit(page, header, words)
         if result == _core.APPEND_LOST:
@@ -960,10 +970,19 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             return
         header = store.roller.header(page)
         with self._guard:
-            if self._ready_page is None and self._page_number + 1 == number and self._ready(
-                page.region, page.index, number, *page.reserved_bytes, header,
-                store.folder.descriptor, store.folder.watched,
-            ):  # fmt: skip
+            if (
+                self._ready_page is None
+                and self._page_number + 1 == number
+                and self._ready(
+                    page.region,
+                    page.index,
+                    number,
+                    *page.reserved_bytes,
+                    header,
+                    store.folder.descriptor,
+                    store.folder.watched,
+                )
+            ):
                 self._ready_page = page
 
 
@@ -1009,9 +1028,11 @@ def _no_lock(store: Store, number: int) -> errors.CorruptMeta:
     return truncated_meta(path, fmt.WRITE_META_FILE_BYTES) or errors.CorruptMeta(
         f"the writers' lock in this file is corrupt ({words}): the file was overwritten while in "
         "use",
-        path=path, position=field_of(fmt.WRITE_META, "mutex"), reason="writers' lock",
+        path=path,
+        position=field_of(fmt.WRITE_META, "mutex"),
+        reason="writers' lock",
         remedy="close the queue in all processes, then repair it, or restore the file from a copy",
-    )  # fmt: skip
+    )
 
 
 def _late(store: Store, event: int, value: int) -> errors.QueueFull | errors.Overtaken:
@@ -1025,9 +1046,10 @@ def overtaken(store: Store, tail_sequence: int) -> errors.Overtaken:
     """Return the error for a send whose sequence another one has."""
     return errors.Overtaken(
         f"the next sequence is {tail_sequence}, another than `at` gave, so nothing was sent",
-        path=store.folder.path, tail_sequence=tail_sequence,
+        path=store.folder.path,
+        tail_sequence=tail_sequence,
         remedy="receive what others sent, decide again, and send at the next sequence",
-    )  # fmt: skip
+    )
 
 
 def _is_more(payloads: Sequence[Any], page_bytes: int) -> bool:
@@ -1046,9 +1068,11 @@ def _too_large(store: Store) -> errors.MessageTooLarge:
     limit = fmt.payload_bytes_max(store.meta.page_bytes)
     return errors.MessageTooLarge(
         f"the messages do not fit into one page, which holds {limit} bytes",
-        path=store.folder.path, size_bytes=limit + 1, limit_bytes=limit,
+        path=store.folder.path,
+        size_bytes=limit + 1,
+        limit_bytes=limit,
         remedy="send less at once, or create the queue with larger page_bytes",
-    )  # fmt: skip
+    )
 
 
 def record_size(store: Store, size_bytes: int) -> errors.RecordSize:
@@ -1056,10 +1080,12 @@ def record_size(store: Store, size_bytes: int) -> errors.RecordSize:
     dtype, record_bytes = store.schema.dtype, store.schema.record_bytes
     return errors.RecordSize(
         f"a payload of {size_bytes} bytes is not a record of {record_bytes} bytes, dtype {dtype}",
-        path=store.folder.path, size_bytes=size_bytes, record_bytes=record_bytes,
+        path=store.folder.path,
+        size_bytes=size_bytes,
+        record_bytes=record_bytes,
         remedy="send records of this dtype, or create a queue without dtype for messages of any "
         "size",
-    )  # fmt: skip
+    )
 
 
 def _wrong_size(

@@ -26,6 +26,12 @@ except ModuleNotFoundError as _error:
     ) from _error
 
 __all__ = [
-    "PageQueueSource", "find_java", "gaps", "read", "read_stream", "register", "session",
+    "PageQueueSource",
+    "find_java",
+    "gaps",
+    "read",
+    "read_stream",
+    "register",
+    "session",
     "typed_errors",
-]  # fmt: skip
+]

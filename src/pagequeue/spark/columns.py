@@ -134,8 +134,9 @@ def own_names(names: Sequence[str], dtypes: Iterable[Dtype]) -> list[str]:
             raise errors.DtypeMismatch(
                 f"our columns are called {', '.join(others)} in queues of dtype {dtype}, and "
                 f"{', '.join(found)} in others",
-                dtype=dtype, remedy="read the queues apart",
-            )  # fmt: skip
+                dtype=dtype,
+                remedy="read the queues apart",
+            )
     return found
 
 
@@ -243,7 +244,8 @@ class Table:
                     raise errors.DtypeMismatch(
                         f"column {names[0]!r} is a field only in queues of one of the dtypes "
                         f"{other} and {dtype}",
-                        dtype=dtype, remedy="read the queues apart",
-                    )  # fmt: skip
+                        dtype=dtype,
+                        remedy="read the queues apart",
+                    )
             self._layouts[dtype] = layout
         return self._layouts[dtype]

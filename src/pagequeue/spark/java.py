@@ -77,9 +77,12 @@ def _wrong(text: str, version: int | None) -> errors.WrongJava:
 def _run(java: str, *arguments: str) -> tuple[int, str]:
     try:
         done = subprocess.run(  # noqa: S603 - the very program that Spark would start
-            [java, *arguments, "-version"], capture_output=True, text=True, timeout=SECONDS,
+            [java, *arguments, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
             check=False,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _wrong(f"running {java} failed ({error})", None) from error
     return done.returncode, done.stderr + done.stdout

@@ -26,19 +26,48 @@ CHECKS: Final = ("columns", "used", "all")
 READERS: Final = ("auto", "native", "python")
 SINKS: Final = ("auto", "native", "python")
 READING: Final = (
-    "path", "paths", "prefix", "trust", "since", "until", "fromSequence", "toSequence",
-    "partitionBytes", "onDamage", "onExpired", "durableOnly", "reader", "check",
-)  # fmt: skip
-STREAMING: Final = (
-    "path", "paths", "prefix", "trust", "startingOffsets", "maxRecordsPerTrigger",
-    "maxBytesPerTrigger", "partitionBytes", "onDamage", "onExpired", "durableOnly", "consumer",
+    "path",
+    "paths",
+    "prefix",
+    "trust",
+    "since",
+    "until",
+    "fromSequence",
+    "toSequence",
+    "partitionBytes",
+    "onDamage",
+    "onExpired",
+    "durableOnly",
     "reader",
-)  # fmt: skip
+    "check",
+)
+STREAMING: Final = (
+    "path",
+    "paths",
+    "prefix",
+    "trust",
+    "startingOffsets",
+    "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
+    "partitionBytes",
+    "onDamage",
+    "onExpired",
+    "durableOnly",
+    "consumer",
+    "reader",
+)
 PLACE: Final = frozenset({"path", "paths", "prefix", "trust"})
 WRITING: Final = (
-    "path", "prefix", "trust", "pageBytes", "writer", "piece", "sink", "checkpointLocation",
+    "path",
+    "prefix",
+    "trust",
+    "pageBytes",
+    "writer",
+    "piece",
+    "sink",
+    "checkpointLocation",
     "queryName",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

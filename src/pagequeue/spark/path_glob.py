@@ -62,8 +62,9 @@ class Found(NamedTuple):
             raise errors.QueueNotFound(
                 "another queue is in the place of the one that was here when the frame was first "
                 "used",
-                path=self.directory, remedy="read again",
-            )  # fmt: skip
+                path=self.directory,
+                remedy="read again",
+            )
         return queue
 
     def known(self, queue: Queue) -> Found:
@@ -148,8 +149,9 @@ def one_dtype(found: list[Found]) -> np.dtype[np.void] | None:
                 f"{_dtype_text(dtype)}, and {found[0].name} {_dtype_text(first)}: "
                 "one table has one of them; read the queues apart, or give a schema of columns "
                 "that both have, payload for one",
-                path=other.name, dtype=first,
-            )  # fmt: skip
+                path=other.name,
+                dtype=first,
+            )
     return first
 
 

@@ -108,9 +108,10 @@ class _PieceReader:
             raise errors.SequenceOutOfRange(
                 f"message {self._at} was there when the read was planned, and is not: it was cut "
                 "off by a recovery; read again",
-                path=store.folder.path, head_sequence=store.read_meta.head_sequence,
+                path=store.folder.path,
+                head_sequence=store.read_meta.head_sequence,
                 tail_sequence=store.tail.sequence,
-            )  # fmt: skip
+            )
 
     def _drain(self, replay: Replay) -> Iterator[Rows]:
         while (batch := _next(replay)) is not None:
@@ -209,9 +210,11 @@ def _good(store: Store, number: int) -> Iterator[tuple[ValidRun, _core.Region]]:
     if index is None:
         with contextlib.suppress(errors.PageQueueError):  # only a hint
             index = map_file(
-                store.folder, fmt.index_name(store.prefix, number), store.meta.index_bytes,
+                store.folder,
+                fmt.index_name(store.prefix, number),
+                store.meta.index_bytes,
                 writable=False,
-            )  # fmt: skip
+            )
     for run in valid_runs(region, index, first, None, end_sequence=end, is_sealed=sealed):
         yield run, region
 
@@ -223,7 +226,13 @@ def _noted(error: errors.DamageError) -> None:
 def _position(region: _core.Region, run: ValidRun, sequence: int) -> int:
     """Return the position of a message in a run of valid frames."""
     position: int = _core.scan(
-        region, None, run.first, run.position, run.first, sequence, -(2**63),
+        region,
+        None,
+        run.first,
+        run.position,
+        run.first,
+        sequence,
+        -(2**63),
         _core.INDEX_NONE,
-    )[0]  # fmt: skip
+    )[0]
     return position

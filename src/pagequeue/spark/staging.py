@@ -322,10 +322,12 @@ def end_query(options: WriteOptions, query: str, batch: int) -> None:
     start = f"{query}-"
     with contextlib.suppress(OSError, errors.PageQueueError):
         jobs = [
-            name.removeprefix(START) for name in os.listdir(staging_directory(options))
+            name.removeprefix(START)
+            for name in os.listdir(staging_directory(options))
             if name.startswith(START + start)
-            and (number := name.removeprefix(START + start)).isdecimal() and int(number) <= batch
-        ]  # fmt: skip
+            and (number := name.removeprefix(START + start)).isdecimal()
+            and int(number) <= batch
+        ]
         end(options, *jobs)
 
 

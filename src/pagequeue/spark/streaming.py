@@ -124,15 +124,18 @@ class StreamOffsets:
             raise errors.SequenceOutOfRange(
                 f"the checkpoint is at message {sequence}, the queue ends at {tail}: it is another "
                 "queue, or an older copy; begin with a new checkpoint",
-                path=found.directory, head_sequence=head, tail_sequence=tail,
-            )  # fmt: skip
+                path=found.directory,
+                head_sequence=head,
+                tail_sequence=tail,
+            )
         if sequence < head and not self._options.skips_expired:
             raise errors.Expired(
                 f"retention removed messages {sequence} to {head - 1} before this query read them",
-                path=found.directory, head_sequence=head,
+                path=found.directory,
+                head_sequence=head,
                 remedy="give the option consumer, so that retention waits, or onExpired=skip to "
                 "continue",
-            )  # fmt: skip
+            )
 
     def _admitted(self, ready: list[tuple[Found, int, int]]) -> Offsets:
         """Share what a micro-batch may have among the queues, the shortest first."""

@@ -110,9 +110,12 @@ def prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sh
 
 def _open(options: WriteOptions) -> Queue:
     return Queue(
-        options.path, prefix=options.prefix, page_bytes=options.page_bytes, trust=options.trust,
+        options.path,
+        prefix=options.prefix,
+        page_bytes=options.page_bytes,
+        trust=options.trust,
         lock_timeout=LOCK_TIMEOUT,
-    )  # fmt: skip
+    )
 
 
 def publish_table(options: WriteOptions, job: str, staged: list[Staged]) -> None:

@@ -111,8 +111,10 @@ class CrashRecovery:
                 f"its header states first message {first}, its frames begin with "
                 f"{tail.first_sequence}",
                 path=self._folder.full(fmt.page_name(self._prefix, tail.page_number)),
-                position=0, reason="wrong first sequence", remedy=REMEDY,
-            )  # fmt: skip
+                position=0,
+                reason="wrong first sequence",
+                remedy=REMEDY,
+            )
         # Its records have blocks: a producer reserves them before it writes frames.
         index = writable_index(
             self._folder, self._prefix, self._meta, tail.page_number, reserved=False
@@ -124,9 +126,15 @@ class CrashRecovery:
                 floor = -1 if last is None else _core.peek(page, last, tail.sequence - 1)[1]
             if position == tail.position and floor >= 0:
                 found = _core.scan(
-                    page, index, first, position, tail.sequence, fmt.SEQUENCE_MAX, floor,
+                    page,
+                    index,
+                    first,
+                    position,
+                    tail.sequence,
+                    fmt.SEQUENCE_MAX,
+                    floor,
                     _core.INDEX_WRITE,
-                )  # fmt: skip
+                )
                 return tail.page_number, header, Scan(*found)
         self._walked_all = True
         if first is None:
@@ -135,9 +143,11 @@ class CrashRecovery:
                 header,
                 Scan(PAGE_START, 0, 0, PAGE_START, 0, 0, 0, _core.READ_NOTHING),
             )
-        return tail.page_number, header, scan_region(
-            page, index, header, first, None, use=_core.INDEX_WRITE
-        )  # fmt: skip
+        return (
+            tail.page_number,
+            header,
+            scan_region(page, index, header, first, None, use=_core.INDEX_WRITE),
+        )
 
     def _following(self, number: int, sequence: int) -> tuple[PageHeader, Scan] | None:
         """Walk the page after an end-of-page marker, if something is in it."""
@@ -158,5 +168,8 @@ class CrashRecovery:
             f"message {scan.sequence} at position {scan.position}: {reason}, though the write meta "
             f"counts messages up to {counted.sequence - 1}",
             path=self._folder.full(fmt.page_name(self._prefix, number)),
-            position=scan.position, sequence=scan.sequence, reason=reason, remedy=REMEDY,
-        )  # fmt: skip
+            position=scan.position,
+            sequence=scan.sequence,
+            reason=reason,
+            remedy=REMEDY,
+        )

@@ -129,7 +129,10 @@ class Creation:
         prefix = self._prefix
         with contextlib.suppress(errors.PageQueueError):
             for name in (
-                fmt.page_name(prefix, fmt.FIRST_PAGE), fmt.index_name(prefix, fmt.FIRST_PAGE),
-                fmt.write_meta_name(prefix), fmt.read_meta_name(prefix), fmt.all_meta_name(prefix),
-            ):  # fmt: skip
+                fmt.page_name(prefix, fmt.FIRST_PAGE),
+                fmt.index_name(prefix, fmt.FIRST_PAGE),
+                fmt.write_meta_name(prefix),
+                fmt.read_meta_name(prefix),
+                fmt.all_meta_name(prefix),
+            ):
                 self._folder.remove(name)

@@ -120,9 +120,11 @@ class Flusher:
         """
         meta = self._write_meta
         self._alone(
-            self._sync_to_tail, lambda: not self._is_failed() and meta.durable_page >= before,
-            SEQUENCE_MAX, None,
-        )  # fmt: skip
+            self._sync_to_tail,
+            lambda: not self._is_failed() and meta.durable_page >= before,
+            SEQUENCE_MAX,
+            None,
+        )
 
     @property
     def can_resume(self) -> bool:
@@ -323,8 +325,11 @@ class Flusher:
                     return  # retention removed it meanwhile: its messages are not guaranteed
                 raise errors.MissingPage(
                     f"page {number} is not there, so flushing it failed",
-                    path=error.path, position=0, reason="missing page", remedy="salvage the queue",
-                ) from error  # fmt: skip
+                    path=error.path,
+                    position=0,
+                    reason="missing page",
+                    remedy="salvage the queue",
+                ) from error
             self._synced = (number, page)
         with page as fd:
             os.fdatasync(fd)
@@ -381,10 +386,13 @@ class Flusher:
         risk = f"a power cut may take {message_range(first, end)}"
         error = errors.SyncFailed(
             f"a sync failed ({os.strerror(number)}), so {risk} and writing is refused",
-            path=self._folder.path, position=0, reason=os.strerror(number),
-            first_sequence=first, end_sequence=end,
+            path=self._folder.path,
+            position=0,
+            reason=os.strerror(number),
+            first_sequence=first,
+            end_sequence=end,
             remedy="repair the disk, close the queue everywhere and repair it, before the machine "
             "is restarted",
-        )  # fmt: skip
+        )
         error.errno = number
         return error

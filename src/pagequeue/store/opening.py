@@ -116,10 +116,13 @@ class Opening:
         self._locks: list[FileLock] = []
         self.report: RecoveryReport = RecoveryReport()
         self.folder: Directory = Directory(
-            path, create=create and not read_only, durable=staged_for is None,
+            path,
+            create=create and not read_only,
+            durable=staged_for is None,
             read_only=read_only,
-            file_mode=file_mode, trust=trust,
-        )  # fmt: skip
+            file_mode=file_mode,
+            trust=trust,
+        )
         try:
             self.meta: AllMeta = (
                 self._open_to_read() if read_only else self._open_to_write(create=create)
@@ -196,8 +199,9 @@ class Opening:
             return None
         log.warning(
             "%s: read up to message %d; what follows awaits recovery by a writer",
-            self.folder.path, tail.sequence,
-        )  # fmt: skip
+            self.folder.path,
+            tail.sequence,
+        )
         return tail
 
     # --- to write ---------------------------------------------------------------------------------
@@ -337,9 +341,11 @@ class Opening:
         if not tail.can_be(head, self.meta.page_bytes):
             raise errors.CorruptMeta(
                 f"invalid tail {tail}",
-                path=self.write_meta.path, position=0, reason="tail",
+                path=self.write_meta.path,
+                position=0,
+                reason="tail",
                 remedy="repair the queue, which recreates this file from the pages",
-            )  # fmt: skip
+            )
 
     def _check_head(self) -> None:
         """Raise if the head page does not begin with the head sequence."""
@@ -352,9 +358,11 @@ class Opening:
             raise errors.CorruptMeta(
                 f"its head is message {sequence}, but reading begins in page {number} with "
                 f"{header.first_sequence}",
-                path=self.read_meta.path, position=ReadMeta.sequence_at(number),
-                reason="head sequence", remedy="repair the queue, which recreates this file",
-            )  # fmt: skip
+                path=self.read_meta.path,
+                position=ReadMeta.sequence_at(number),
+                reason="head sequence",
+                remedy="repair the queue, which recreates this file",
+            )
 
     def _refuse_pages_without(self, name: str) -> None:
         """Raise if there are pages and not this meta file, which is made before any page.
@@ -367,8 +375,11 @@ class Opening:
         if pages and not self.folder.exists(name):  # else the queue is being made right now
             raise errors.CorruptMeta(
                 "missing, though there are pages with this prefix",
-                path=self.folder.full(name), position=0, reason="missing", remedy=REMEDY,
-            )  # fmt: skip
+                path=self.folder.full(name),
+                position=0,
+                reason="missing",
+                remedy=REMEDY,
+            )
 
     def _is_asked(self, meta: AllMeta) -> bool:
         """Whether a queue is what was asked for, if anything was."""
@@ -394,9 +405,10 @@ class Opening:
         if self._page_bytes is not None and self._page_bytes != meta.page_bytes:
             raise errors.PageSizeMismatch(
                 f"the queue has pages of {meta.page_bytes} bytes, not {self._page_bytes}",
-                path=self.folder.path, page_bytes=meta.page_bytes,
+                path=self.folder.path,
+                page_bytes=meta.page_bytes,
                 remedy="leave page_bytes out, or choose another directory or prefix",
-            )  # fmt: skip
+            )
         if self._ring_bytes not in {None, meta.ring_bytes}:
             found = "no ring" if not meta.is_ring else f"a ring of {meta.ring_bytes} bytes"
             raise errors.InvalidOption(

@@ -26,9 +26,13 @@ def check_options(
             f"{fmt.PAGE_BYTES_MAX}"
         )
         page_bytes = whole(
-            "page_bytes", page_bytes, fmt.PAGE_BYTES_MIN, fmt.PAGE_BYTES_MAX, path=path,
+            "page_bytes",
+            page_bytes,
+            fmt.PAGE_BYTES_MIN,
+            fmt.PAGE_BYTES_MAX,
+            path=path,
             remedy=remedy,
-        )  # fmt: skip
+        )
         if page_bytes % fmt.PAGE_BYTES_STEP:
             raise value_error("page_bytes", page_bytes, remedy, path=path)
     return page_bytes, seconds("lock_timeout", lock_timeout, path=path, remedy="give 0 or more")
@@ -116,9 +120,13 @@ def check_group(
         raise value_error("lease", lease, remedy, path=path)
     if max_deliveries is not None:
         max_deliveries = whole(
-            "max_deliveries", max_deliveries, 1, (1 << 32) - 1, path=path,
+            "max_deliveries",
+            max_deliveries,
+            1,
+            (1 << 32) - 1,
+            path=path,
             remedy="give 1 to 2**32 - 1, or None",
-        )  # fmt: skip
+        )
     if capacity is not None:
         capacity = whole("capacity", capacity, 1, fmt.GROUP_CAPACITY_MAX, path=path)
     return span, max_deliveries, capacity

@@ -163,9 +163,14 @@ class PageCache:
         if self._is_ring or page.is_compressed or index is None:
             return
         known = KnownPage(
-            before, page.number, page.first_sequence, NO_COUNT if count is None else count,
-            page.region, index, self._read_meta.region,
-        )  # fmt: skip
+            before,
+            page.number,
+            page.first_sequence,
+            NO_COUNT if count is None else count,
+            page.region,
+            index,
+            self._read_meta.region,
+        )
         with self._guard:
             if self._sought.get(page.number) is not page:
                 return  # another thread dropped it
@@ -184,9 +189,10 @@ class PageCache:
     def _pop(self, number: int) -> list[object]:
         """Forget a page; return what must be dropped. With the guard held, and then the table."""
         return [
-            self._recent.pop(number, None), self._sought.pop(number, None),
+            self._recent.pop(number, None),
+            self._sought.pop(number, None),
             self._known.pop(number, None),
-        ]  # fmt: skip
+        ]
 
     def forget(self, numbers: list[int]) -> None:
         """Drop pages; readers of the files keep their maps."""

@@ -73,12 +73,15 @@ class Record(NamedTuple):
             "first_sequence": self.first_sequence,
             "first_checksum": self.first_checksum,
             "beyond": [
-                beyond.page_number, beyond.position, beyond.count, beyond.first_sequence,
+                beyond.page_number,
+                beyond.position,
+                beyond.count,
+                beyond.first_sequence,
                 beyond.last_timestamp,
             ],
             "entry": self.entry or "",
             **(self.done or NO_WORK),
-        }  # fmt: skip
+        }
 
     @property
     def pages(self) -> range:
@@ -223,8 +226,10 @@ def unpublished(folder: Directory, prefix: str, number: int, scan: Scan) -> rang
     except errors.CorruptMeta:
         return range(0)
     if record is None or (number, scan.stopped, scan.sequence) != (
-        record.first_page - 1, _core.READ_NOTHING, record.first_sequence,
-    ):  # fmt: skip
+        record.first_page - 1,
+        _core.READ_NOTHING,
+        record.first_sequence,
+    ):
         return range(0)
     return record.pages
 
@@ -266,17 +271,28 @@ def _is_marked(folder: Directory, prefix: str, meta: AllMeta, tail: Tail, record
         return False
     name = fmt.page_name(prefix, tail.page_number)
     page = map_plain(folder, name, meta, writable=False)
-    scan = Scan(*_core.scan(
-        page, None, tail.first_sequence, tail.position, tail.sequence, fmt.SEQUENCE_MAX, 0,
-        _core.INDEX_NONE,
-    ))  # fmt: skip
+    scan = Scan(
+        *_core.scan(
+            page,
+            None,
+            tail.first_sequence,
+            tail.position,
+            tail.sequence,
+            fmt.SEQUENCE_MAX,
+            0,
+            _core.INDEX_NONE,
+        )
+    )
     if scan.stopped in BAD:  # it could have been the marker: the pages are kept
         raise errors.CorruptFrame(
             f"message {scan.sequence} at position {scan.position}: {REASONS[scan.stopped]}, where "
             "a publisher died",
-            path=folder.full(name), position=scan.position, sequence=scan.sequence,
-            reason=REASONS[scan.stopped], remedy=REMEDY,
-        )  # fmt: skip
+            path=folder.full(name),
+            position=scan.position,
+            sequence=scan.sequence,
+            reason=REASONS[scan.stopped],
+            remedy=REMEDY,
+        )
     return scan.stopped == _core.READ_END and scan.sequence == record.first_sequence
 
 

@@ -164,9 +164,15 @@ class Recovery:
             self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did, consumers
         )
         recover_groups(
-            self.folder, self.prefix, self.meta.queue_id, low, tail, self.report.did, self.clock,
+            self.folder,
+            self.prefix,
+            self.meta.queue_id,
+            low,
+            tail,
+            self.report.did,
+            self.clock,
             consumers,
-        )  # fmt: skip
+        )
         resolve_in_recovery(
             self.folder, self.prefix, self.meta, write.tail, self.report.did, self._sync
         )
@@ -206,9 +212,12 @@ class Recovery:
                 missing = missing_before(head_page, head_sequence)
                 self.report.did(f"recreated the read meta from the first page{missing}")
             ReadMeta.make(
-                self.folder, self.prefix, self.meta.queue_id,
-                head_page=head_page, head_sequence=head_sequence,
-            )  # fmt: skip
+                self.folder,
+                self.prefix,
+                self.meta.queue_id,
+                head_page=head_page,
+                head_sequence=head_sequence,
+            )
         return ReadMeta(self.folder, self.prefix, self.meta.queue_id, writable=True)
 
     def _refuse_lost_head(self, head_page: int) -> None:
@@ -319,9 +328,12 @@ class Recovery:
             head_page, head_sequence = run[0].number, run[0].first
         if (head_page, head_sequence) != read.head:
             ReadMeta.make(
-                self.folder, self.prefix, self.meta.queue_id,
-                head_page=head_page, head_sequence=head_sequence,
-            )  # fmt: skip
+                self.folder,
+                self.prefix,
+                self.meta.queue_id,
+                head_page=head_page,
+                head_sequence=head_sequence,
+            )
             self._sync()
             self.report.did(
                 f"moved the head to message {head_sequence}, page {head_page}: a ring is trimmed "
@@ -421,8 +433,10 @@ class Recovery:
             raise errors.CorruptMeta(
                 f"its head is page {head}, which is only prepared, without messages",
                 path=self.folder.full(fmt.read_meta_name(self.prefix)),
-                position=ReadMeta.HEAD_PAGE, reason="head page", remedy=REMEDY,
-            )  # fmt: skip
+                position=ReadMeta.HEAD_PAGE,
+                reason="head page",
+                remedy=REMEDY,
+            )
         while low < high:
             middle = (low + high + 1) // 2
             try:
@@ -546,10 +560,13 @@ class Recovery:
         words = os.strerror(write.failed_errno)
         return errors.SyncFailed(
             f"a sync failed in this boot ({words}), so memory can show data that the disk lacks",
-            path=self.folder.path, position=0, reason=words,
-            first_sequence=write.durable_sequence, end_sequence=write.tail.sequence,
+            path=self.folder.path,
+            position=0,
+            reason=words,
+            first_sequence=write.durable_sequence,
+            end_sequence=write.tail.sequence,
             remedy="repair the disk, then repair the queue, which writes it again to new files",
-        )  # fmt: skip
+        )
 
     def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
@@ -617,8 +634,10 @@ class Recovery:
         return errors.CorruptPage(
             f"does not begin with message {sequence}, with which the page before it ends",
             path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=0, reason="wrong first sequence", remedy=REMEDY,
-        )  # fmt: skip
+            position=0,
+            reason="wrong first sequence",
+            remedy=REMEDY,
+        )
 
     def _missing(self, number: int) -> errors.MissingPage:
         return missing_page(self.folder.full(fmt.page_name(self.prefix, number)), number)
@@ -629,9 +648,11 @@ class Recovery:
             f"message {scan.whole_sequence} at position {scan.whole_position}: {reason}, though "
             f"all below {durable} was on stable storage",
             path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=scan.whole_position, sequence=scan.whole_sequence, reason=reason,
+            position=scan.whole_position,
+            sequence=scan.whole_sequence,
+            reason=reason,
             remedy=REMEDY,
-        )  # fmt: skip
+        )
 
     def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
         """Raise if, without a durable mark, the scan ended at damage before later messages."""

@@ -32,10 +32,16 @@ def published_end(folder: Directory, prefix: str, meta: AllMeta, tail: Tail) -> 
                 first, position, floor = sequence, fmt.PAGE_HEADER_BYTES, header.floor_timestamp
             scan = Scan(
                 *_core.scan(
-                    page, None, first, position, sequence, fmt.SEQUENCE_MAX, floor,
+                    page,
+                    None,
+                    first,
+                    position,
+                    sequence,
+                    fmt.SEQUENCE_MAX,
+                    floor,
                     _core.INDEX_NONE,
                 )
-            )  # fmt: skip
+            )
             sequence = scan.whole_sequence
             if scan.stopped != _core.READ_END or scan.sequence != sequence:
                 break

@@ -375,9 +375,14 @@ class Roller:
         """Make a new page of a ring, whose memory will be used again and again."""
         page_bytes = self._meta.page_bytes
         page = make_page(
-            self._folder, self._prefix, self._meta, header, filled_bytes=page_bytes,
-            frame_bytes=page_bytes, kept=are_pages_kept(self._meta),
-        )  # fmt: skip
+            self._folder,
+            self._prefix,
+            self._meta,
+            header,
+            filled_bytes=page_bytes,
+            frame_bytes=page_bytes,
+            kept=are_pages_kept(self._meta),
+        )
         page.populate(0, page_bytes, page_bytes)
         page.populated = page_bytes
         return page
@@ -403,9 +408,11 @@ class Roller:
             raise errors.CorruptPage(
                 f"this page comes next, and it has messages, from {first} on, as page "
                 f"{header.page_number}",
-                path=path, position=0, reason="it has messages already",
+                path=path,
+                position=0,
+                reason="it has messages already",
                 remedy="repair the queue, or move the file away",
-            )  # fmt: skip
+            )
 
     def close(self) -> None:
         """Release the maps."""

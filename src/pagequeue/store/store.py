@@ -356,10 +356,11 @@ class Store:
         head = self.read_meta.head_sequence
         return errors.Expired(
             "retention passed this place",
-            path=self.folder.path, head_sequence=head,
+            path=self.folder.path,
+            head_sequence=head,
             seek_sequence=head if remedy is None else None,
             remedy=(remedy or "seek to {head}, the head").format(head=head),
-        )  # fmt: skip
+        )
 
     def time_at(self, sequence: int) -> int:
         """Return when a message was sent, in ns since 1970, UTC.
@@ -482,9 +483,11 @@ class Store:
             head_sequence = self.read_meta.head_sequence
             raise errors.SequenceOutOfRange(
                 f"no message has sequence {shown(sequence)}",
-                path=self.folder.path, head_sequence=head_sequence, tail_sequence=tail.sequence,
+                path=self.folder.path,
+                head_sequence=head_sequence,
+                tail_sequence=tail.sequence,
                 remedy=f"seek to {head_sequence} up to {tail.sequence}",
-            )  # fmt: skip
+            )
         number = self.page_of_sequence(sequence)
         if self.page(number).first_sequence > sequence:
             raise self.expired()  # retention advanced meanwhile

@@ -93,9 +93,10 @@ def used(descriptor: Descriptor) -> Iterator[int]:
 def _refused(path: str, what: str, is_forked: bool) -> errors.UsageError:
     if is_forked:
         return errors.ForkedError(
-            f"this {what} belongs to the parent process", path=path,
+            f"this {what} belongs to the parent process",
+            path=path,
             remedy="open the queue in the child",
-        )  # fmt: skip
+        )
     return errors.ClosedError(f"this {what} is closed", path=path, remedy="open it again")
 
 

@@ -114,9 +114,10 @@ class Directory:
             self.descriptor: Descriptor = opened(path, flags)
         except FileNotFoundError as error:
             raise errors.QueueNotFound(
-                "no queue here", path=path,
+                "no queue here",
+                path=path,
                 remedy="check the path, or create the queue by opening it for writing",
-            ) from error  # fmt: skip
+            ) from error
         except OSError as error:
             self._refuse(error)
         try:
@@ -138,9 +139,10 @@ class Directory:
                 self._make_directory(path)
         except NotADirectoryError as error:
             raise errors.NotADirectory(
-                "a part of this path is not a directory", path=self.path,
+                "a part of this path is not a directory",
+                path=self.path,
                 remedy="choose another path",
-            ) from error  # fmt: skip
+            ) from error
         except OSError as error:
             raise_typed(error, self.path, "making the directory")
 
@@ -271,9 +273,12 @@ class Directory:
                 with file as fd:
                     status = status_of(fd, path)
                     check_file(
-                        status, path, directory_owner=self.owner, trust=self._trust,
+                        status,
+                        path,
+                        directory_owner=self.owner,
+                        trust=self._trust,
                         writable=writable,
-                    )  # fmt: skip
+                    )
                     if not is_page(name) or self._holds(fd, name, status):
                         return file
             except BaseException:
@@ -285,8 +290,9 @@ class Directory:
                 raise errors.LockTimeout(
                     f"another program has held an exclusive lock on this page file for more than "
                     f"{HOLD_SECONDS:g} s; pagequeue never does",
-                    path=path, remedy="find it with `lslocks`, then call again",
-                )  # fmt: skip
+                    path=path,
+                    remedy="find it with `lslocks`, then call again",
+                )
             time.sleep(HOLD_STEP_SECONDS)
 
     def _holds(self, fd: int, name: str, status: os.stat_result) -> bool:
@@ -441,10 +447,19 @@ class Directory:
         try:
             with self.descriptor as folder:
                 return _core.Region.make(
-                    folder, temporary, name, data, size_bytes,
-                    size_bytes if reserved_bytes is None else reserved_bytes, filled_bytes,
-                    self._file_mode, synced and self.is_durable, is_page(name), False, kept,
-                )  # fmt: skip
+                    folder,
+                    temporary,
+                    name,
+                    data,
+                    size_bytes,
+                    size_bytes if reserved_bytes is None else reserved_bytes,
+                    filled_bytes,
+                    self._file_mode,
+                    synced and self.is_durable,
+                    is_page(name),
+                    False,
+                    kept,
+                )
         except OSError as error:
             raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
 
@@ -463,9 +478,19 @@ class Directory:
             self._rename(spare, temporary)
             with self.descriptor as folder:
                 return _core.Region.make(
-                    folder, temporary, name, data, size_bytes, size_bytes, 0, self._file_mode,
-                    False, True, True, False,
-                )  # fmt: skip
+                    folder,
+                    temporary,
+                    name,
+                    data,
+                    size_bytes,
+                    size_bytes,
+                    0,
+                    self._file_mode,
+                    False,
+                    True,
+                    True,
+                    False,
+                )
         except OSError:  # whatever the reason: the caller makes a new file
             self.remove(temporary)
             return None

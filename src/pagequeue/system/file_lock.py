@@ -148,8 +148,9 @@ class FileLock:
         if holder is not None and holder[0] == threading.get_ident():
             raise errors.LockTimeout(
                 f"called again while {doing}, from a signal handler or finalizer",
-                path=self.path, remedy="do that outside of it",
-            )  # fmt: skip
+                path=self.path,
+                remedy="do that outside of it",
+            )
 
     def _wait(
         self, take: Callable[[], bool], timeout: float, doing: str, until: float = math.inf

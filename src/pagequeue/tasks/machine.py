@@ -49,9 +49,19 @@ INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC = range
 CHUNK_BYTES: Final = 64 * 1024
 """Payloads in one message of a snapshot, unless a single one is larger."""
 FIELDS: Final[tuple[tuple[type, ...], ...]] = (
-    (int,), (int,), (str,), (bytes,), (int,), (int,), (int,), (str, type(None)),
-    (str, type(None)), (bool,), (int,), (str, type(None)),
-)  # fmt: skip
+    (int,),
+    (int,),
+    (str,),
+    (bytes,),
+    (int,),
+    (int,),
+    (int,),
+    (str, type(None)),
+    (str, type(None)),
+    (bool,),
+    (int,),
+    (str, type(None)),
+)
 """The types of what `Record` takes."""
 TEXT: Final = (str, type(None))
 
@@ -187,9 +197,11 @@ def _check(state: State, entry: Entry) -> None:
 def _check_insert(state: State, operation: Sequence[Any]) -> str | None:
     _, queue, payload, at, priority, key = operation
     if (
-        type(queue) is not str or type(payload) is not bytes or type(priority) is not int
+        type(queue) is not str
+        or type(payload) is not bytes
+        or type(priority) is not int
         or (at is not None and type(at) is not int)
-    ):  # fmt: skip
+    ):
         raise _unknown()
     if key is None:
         return None
@@ -218,9 +230,11 @@ def _check_removal(state: State, operation: Sequence[Any]) -> int:
 def _check_change(state: State, operation: Sequence[Any]) -> int:
     _, _, _, queue, payload, at, priority = operation
     if (
-        type(queue) not in _TEXT or type(payload) not in _BYTES or type(at) not in _WHOLE
+        type(queue) not in _TEXT
+        or type(payload) not in _BYTES
+        or type(at) not in _WHOLE
         or type(priority) not in _WHOLE
-    ):  # fmt: skip
+    ):
         raise _unknown()
     record = _current(state, operation)
     if queue is not None and at is None:
@@ -282,10 +296,17 @@ _TEXT: Final = frozenset(TEXT)
 _BYTES: Final = frozenset((bytes, type(None)))
 _WHOLE: Final = frozenset((int, type(None)))
 _CHECKS: Final[dict[int, Callable[[State, Sequence[Any]], int | str | None]]] = {
-    INSERT: _check_insert, CLAIM: _check_claim, FINISH: _check_removal, DELETE: _check_removal,
-    CHANGE: _check_change, DEPEND: _check_removal, NACK: _check_nack, EXTEND: _check_extend,
-    BURY: _check_bury, CODEC: _check_codec,
-}  # fmt: skip
+    INSERT: _check_insert,
+    CLAIM: _check_claim,
+    FINISH: _check_removal,
+    DELETE: _check_removal,
+    CHANGE: _check_change,
+    DEPEND: _check_removal,
+    NACK: _check_nack,
+    EXTEND: _check_extend,
+    BURY: _check_bury,
+    CODEC: _check_codec,
+}
 
 
 # --- effects --------------------------------------------------------------------------------------
@@ -298,9 +319,19 @@ def _insert(state: State, now: int, operation: Sequence[Any]) -> None:
     _, queue, payload, at, priority, key = operation
     number = state.next_id
     record = Record(
-        number, 1, queue, payload, now if at is None else at, priority, 0, None, None, False, now,
+        number,
+        1,
+        queue,
+        payload,
+        now if at is None else at,
+        priority,
+        0,
+        None,
+        None,
+        False,
+        now,
         key,
-    )  # fmt: skip
+    )
     state.next_id = number + 1
     state.tasks[number] = record
     if key is not None:
@@ -408,10 +439,17 @@ def _codec(state: State, now: int, operation: Sequence[Any]) -> None:
 
 
 _EFFECTS: Final[dict[int, Callable[[State, int, Sequence[Any]], None]]] = {
-    INSERT: _insert, CLAIM: _claim, FINISH: partial(_remove, DONE),
-    DELETE: partial(_remove, DELETED), CHANGE: _change,
-    DEPEND: _depend, NACK: _nack, EXTEND: _extend, BURY: _bury, CODEC: _codec,
-}  # fmt: skip
+    INSERT: _insert,
+    CLAIM: _claim,
+    FINISH: partial(_remove, DONE),
+    DELETE: partial(_remove, DELETED),
+    CHANGE: _change,
+    DEPEND: _depend,
+    NACK: _nack,
+    EXTEND: _extend,
+    BURY: _bury,
+    CODEC: _codec,
+}
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -425,10 +463,11 @@ def _record(fields: Sequence[Any]) -> Record:
 
 def _check_loaded(state: State, count: object) -> None:
     if (
-        type(state.next_id) is not int or type(state.codec) not in TEXT
+        type(state.next_id) is not int
+        or type(state.codec) not in TEXT
         or len(state.totals) != len(TOTALS)
         or any(type(total) is not int for total in state.totals)
-    ):  # fmt: skip
+    ):
         raise InvalidEntry("not a state of a task store")
     if count != len(state.tasks):
         raise InvalidEntry(f"a state of {count} tasks has {len(state.tasks)}")

@@ -121,10 +121,26 @@ def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list
     for number, new in enumerate(wanted.insert, state.next_id):
         queue, payload, at, priority, key = new
         entry.append((INSERT, queue, payload, at, priority, key))
-        inserted.append(_TASK(Task, (
-            number, 1, queue, payload, now if at is None else at, priority, 0, None, None, False,
-            now, key, codec,
-        )))  # fmt: skip
+        inserted.append(
+            _TASK(
+                Task,
+                (
+                    number,
+                    1,
+                    queue,
+                    payload,
+                    now if at is None else at,
+                    priority,
+                    0,
+                    None,
+                    None,
+                    False,
+                    now,
+                    key,
+                    codec,
+                ),
+            )
+        )
     return entry, Modified(tuple(inserted), tuple(changed))
 
 
@@ -136,10 +152,24 @@ def insert_one(
 ) -> tuple[list[Any], Task]:
     """Return the entry that inserts one task without a key, and the task."""
     due = now if at is None else at
-    task = _TASK(Task, (
-        state.next_id, 1, queue, payload, due, priority, 0, None, None, False, now, None,
-        state.codec or "",
-    ))  # fmt: skip
+    task = _TASK(
+        Task,
+        (
+            state.next_id,
+            1,
+            queue,
+            payload,
+            due,
+            priority,
+            0,
+            None,
+            None,
+            False,
+            now,
+            None,
+            state.codec or "",
+        ),
+    )
     return [now, (INSERT, queue, payload, at, priority, None)], task
 
 
@@ -193,16 +223,31 @@ def stale(path: str, conflicts: Sequence[Conflict]) -> Stale:
     more = f", and {len(conflicts) - 1} more conflicts" if len(conflicts) > 1 else ""
     return Stale(
         f"nothing was written: {text}{more}",
-        path=path, remedy="read the tasks again and decide anew; a lost claim is another worker's",
+        path=path,
+        remedy="read the tasks again and decide anew; a lost claim is another worker's",
         conflicts=tuple(conflicts),
-    )  # fmt: skip
+    )
 
 
 def _claimed(record: Record, until: int, worker: str, codec: str) -> Task:
-    return _TASK(Task, (
-        record.id, record.version + 1, record.queue, record.payload, until, record.priority,
-        record.deliveries + 1, worker, record.reason, False, record.created, record.key, codec,
-    ))  # fmt: skip
+    return _TASK(
+        Task,
+        (
+            record.id,
+            record.version + 1,
+            record.queue,
+            record.payload,
+            until,
+            record.priority,
+            record.deliveries + 1,
+            worker,
+            record.reason,
+            False,
+            record.created,
+            record.key,
+            codec,
+        ),
+    )
 
 
 def _changed(task: Task, change: Change, at: int | None) -> Task:

@@ -46,9 +46,19 @@ class Record:
     """
 
     __slots__ = (
-        "at", "created", "deliveries", "id", "is_dead", "key", "payload", "priority", "queue",
-        "reason", "version", "worker",
-    )  # fmt: skip
+        "at",
+        "created",
+        "deliveries",
+        "id",
+        "is_dead",
+        "key",
+        "payload",
+        "priority",
+        "queue",
+        "reason",
+        "version",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -81,9 +91,19 @@ class Record:
     def fields(self) -> list[object]:
         """Return what `Record` takes."""
         return [
-            self.id, self.version, self.queue, self.payload, self.at, self.priority,
-            self.deliveries, self.worker, self.reason, self.is_dead, self.created, self.key,
-        ]  # fmt: skip
+            self.id,
+            self.version,
+            self.queue,
+            self.payload,
+            self.at,
+            self.priority,
+            self.deliveries,
+            self.worker,
+            self.reason,
+            self.is_dead,
+            self.created,
+            self.key,
+        ]
 
 
 Ready = tuple[int, int, int, int, Record]

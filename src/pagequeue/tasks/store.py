@@ -148,11 +148,21 @@ class TaskStore(Closing):
         self._claims: dict[int, TaskClaim] = {}
         self._machine = TaskMachine()
         self.journal: Journal[State] = Journal(
-            directory, self._machine, codec="msgpack", sync=sync, snapshots=snapshots,
-            read_only=read_only, create=create, prefix=prefix, page_bytes=page_bytes,
-            compact_on_open=compact_on_open, lock_timeout=lock_timeout, clock=clock,
-            file_mode=file_mode, trust=trust,
-        )  # fmt: skip
+            directory,
+            self._machine,
+            codec="msgpack",
+            sync=sync,
+            snapshots=snapshots,
+            read_only=read_only,
+            create=create,
+            prefix=prefix,
+            page_bytes=page_bytes,
+            compact_on_open=compact_on_open,
+            lock_timeout=lock_timeout,
+            clock=clock,
+            file_mode=file_mode,
+            trust=trust,
+        )
         self.directory: str = self.journal.queue.directory
         try:
             self.codec: str = self._agree_on_codec(codec, read_only=read_only)
@@ -170,14 +180,18 @@ class TaskStore(Closing):
         found = self.journal.state.codec or codec or "json"
         if codec not in {None, found}:
             raise errors.CodecMismatch(
-                f"the store has codec {found!r}, not {codec!r}", path=self.directory, codec=found,
+                f"the store has codec {found!r}, not {codec!r}",
+                path=self.directory,
+                codec=found,
                 remedy="leave codec out, or choose another directory or prefix",
-            )  # fmt: skip
+            )
         if found not in CODECS:
             raise errors.NewerFormat(
                 f"the store has codec {found!r}, which this version does not know",
-                path=self.directory, version=self._machine.version, remedy="upgrade pagequeue",
-            )  # fmt: skip
+                path=self.directory,
+                version=self._machine.version,
+                remedy="upgrade pagequeue",
+            )
         return found
 
     # --- transactions -----------------------------------------------------------------------------
@@ -404,13 +418,16 @@ class TaskStore(Closing):
 
     def _insertion(self, new: tuple[str, Any, TimeLike | None, int, str | None]) -> Insertion:
         queue, value, at, priority, key = new
-        return _INSERTION(Insertion, (
-            queue if type(queue) is str and queue.isascii() else text("queue", queue),
-            self._payload(value),
-            None if at is None else self._time(at),
-            _priority(priority),
-            None if key is None else text("key", key),
-        ))  # fmt: skip
+        return _INSERTION(
+            Insertion,
+            (
+                queue if type(queue) is str and queue.isascii() else text("queue", queue),
+                self._payload(value),
+                None if at is None else self._time(at),
+                _priority(priority),
+                None if key is None else text("key", key),
+            ),
+        )
 
     def _change(self, given: Mapping[str, Any]) -> Change:
         unknown = set(given) - set(CHANGEABLE)
@@ -437,8 +454,9 @@ class TaskStore(Closing):
             raise errors.NotEncodable(
                 f"codec {self.codec!r} cannot encode this {type(value).__name__} ({error}); "
                 "nothing was written",
-                path=self.directory, remedy="give a value that the codec supports",
-            ) from error  # fmt: skip
+                path=self.directory,
+                remedy="give a value that the codec supports",
+            ) from error
 
     def _time(self, at: TimeLike) -> int:
         if isinstance(at, timedelta):
@@ -631,9 +649,10 @@ class TaskStore(Closing):
         if left <= 0:
             which = ", ".join(map(repr, wanted.queues[:5]))
             raise errors.NothingReceived(
-                f"no task to claim in {which} within {timeout or 0.0:g} s", path=self.directory,
+                f"no task to claim in {which} within {timeout or 0.0:g} s",
+                path=self.directory,
                 remedy="call again",
-            )  # fmt: skip
+            )
         if found.next_time is not None:
             left = min(left, max(0, found.next_time - self._clock()) / NS_PER_S)
         return left
@@ -659,9 +678,14 @@ class TaskStore(Closing):
             nonlocal found, sequence
             sequence = journal.sequence
             found = plan.claim(
-                state, clock(), queues, lease_ns=lease_ns, worker=worker, limit_count=limit_count,
+                state,
+                clock(),
+                queues,
+                lease_ns=lease_ns,
+                worker=worker,
+                limit_count=limit_count,
                 max_deliveries=maximum,
-            )  # fmt: skip
+            )
             return found.entry
 
         journal.update(decide)
@@ -972,10 +996,14 @@ def _stats(state: State, now: int, sequence: int) -> TaskStats:
             oldest[record.queue] = min(record.at, oldest.get(record.queue, record.at))
     queues = {
         name: TaskQueueStats(
-            sum(found.values()), found["ready"], found["waiting"], found["claimed"],
-            found["dead"], oldest.get(name),
+            sum(found.values()),
+            found["ready"],
+            found["waiting"],
+            found["claimed"],
+            found["dead"],
+            oldest.get(name),
         )
         for name, found in sorted(counts.items())
-    }  # fmt: skip
+    }
     totals = dict(zip(TOTALS, state.totals, strict=True))
     return TaskStats(queues, len(state.tasks), totals, sequence)

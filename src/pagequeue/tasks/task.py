@@ -96,10 +96,20 @@ class Task(NamedTuple):
 def task_of(record: Record, codec: str) -> Task:
     """Return a task as it is now."""
     return Task(
-        record.id, record.version, record.queue, record.payload, record.at, record.priority,
-        record.deliveries, record.worker, record.reason, record.is_dead, record.created,
-        record.key, codec,
-    )  # fmt: skip
+        record.id,
+        record.version,
+        record.queue,
+        record.payload,
+        record.at,
+        record.priority,
+        record.deliveries,
+        record.worker,
+        record.reason,
+        record.is_dead,
+        record.created,
+        record.key,
+        codec,
+    )
 
 
 class NewTask(NamedTuple):

@@ -174,8 +174,9 @@ def absolute_path(name: str, value: object) -> str:
     except FileNotFoundError:
         raise QueueNotFound(
             f"{name} is {shown(path)}, and the current directory was removed",
-            path=path, remedy="give an absolute path, or change to a directory that exists",
-        ) from None  # fmt: skip
+            path=path,
+            remedy="give an absolute path, or change to a directory that exists",
+        ) from None
 
 
 def choice(name: str, value: object, known: Collection[str], *, path: str | None = None) -> None:

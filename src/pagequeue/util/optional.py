@@ -94,8 +94,9 @@ def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need 
         package = name.partition(".")[0]
         raise errors.MissingExtra(
             f"{what} need {package}, which is not installed",
-            remedy=install_command(extra), extra=extra,
-        ) from error  # fmt: skip
+            remedy=install_command(extra),
+            extra=extra,
+        ) from error
 
 
 def pyarrow() -> Any:  # noqa: ANN401 - the same

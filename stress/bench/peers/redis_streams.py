@@ -52,10 +52,15 @@ class RedisStreams(Peer):
         place.mkdir(exist_ok=True)
         socket = Path(tempfile.mkdtemp(prefix="bench-")) / SOCKET
         options = {
-            "port": "0", "unixsocket": str(socket), "dir": str(place), "save": "",
-            "appendonly": "yes", "appendfsync": "always" if "every" in plan.options else "no",
-            "auto-aof-rewrite-percentage": "0", "loglevel": "warning",
-        }  # fmt: skip
+            "port": "0",
+            "unixsocket": str(socket),
+            "dir": str(place),
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always" if "every" in plan.options else "no",
+            "auto-aof-rewrite-percentage": "0",
+            "loglevel": "warning",
+        }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
 
         def address() -> str | None:

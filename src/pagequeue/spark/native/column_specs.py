@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 OWN: Final = {
-    "queue": "q", "sequence": "s", "timestamp": "m", "timestamp_ns": "t", "payload": "p",
-}  # fmt: skip
+    "queue": "q",
+    "sequence": "s",
+    "timestamp": "m",
+    "timestamp_ns": "t",
+    "payload": "p",
+}
 """Our own columns."""
 NUMBERS: Final = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "f4", "f8"}
 """The fields of records that it knows."""

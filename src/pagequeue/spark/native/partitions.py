@@ -59,9 +59,10 @@ class Columns(NamedTuple):
             raise errors.DtypeMismatch(
                 f"its dtype is {dtype}, and that of the queues at first use {self.dtype}: the "
                 f"columns {', '.join(self.specs)} are not the same",
-                path=store.folder.path, dtype=dtype,
+                path=store.folder.path,
+                dtype=dtype,
                 remedy="read again, or read the queues apart",
-            )  # fmt: skip
+            )
 
 
 class Partitions:

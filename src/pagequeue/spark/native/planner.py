@@ -119,9 +119,15 @@ def answer(request: str) -> str:
     need, limit, limited = sizes.split(" ")
     options = read_options(told["options"], streaming=False)
     wanted = _Request(
-        options, Columns(told["columns"], told["dtype"]), retained, Need(int(need)),
-        int(limit), limited, aggregates.split(), [text for text in conditions if text],
-    )  # fmt: skip
+        options,
+        Columns(told["columns"], told["dtype"]),
+        retained,
+        Need(int(need)),
+        int(limit),
+        limited,
+        aggregates.split(),
+        [text for text in conditions if text],
+    )
     with contextlib.ExitStack() as stack:
         plan = _Plan(wanted, stack)
         return BETWEEN.join(plan.texts())

@@ -118,8 +118,9 @@ def _prepare(options: WriteOptions, lines: Sequence[str]) -> None:
     if not is_same:
         raise errors.InvalidOption(
             "the queue got another dtype after this write was planned",
-            path=options.path, remedy="write again",
-        )  # fmt: skip
+            path=options.path,
+            remedy="write again",
+        )
 
 
 def _staged(lines: Sequence[str]) -> list[Staged]:

@@ -119,9 +119,10 @@ def archive(
         writer = stream.writeStream.foreachBatch(run.write).option("checkpointLocation", place)
         once = every is None
         writer = (
-            writer.trigger(availableNow=True) if once
+            writer.trigger(availableNow=True)
+            if once
             else writer.trigger(processingTime=f"{every} seconds")
-        )  # fmt: skip
+        )
         _await(writer.start(), run, stop)
         if run.compactor is not None:
             run.files_saved += run.compactor.compact(spark)

@@ -66,16 +66,22 @@ def counting(start: int, bin_ns: int) -> Callable[[Iterator[Any]], Iterator[Any]
                 tally.add(*(column[first:end].astype(np.int64) for column in columns))
         rows = [
             (
-                name, tally.messages, tally.payload_bytes, bins_as_numbers(tally.sizes),
-                bins_as_numbers(tally.gaps), tally.times.tolist(), tally.time_bytes.tolist(),
+                name,
+                tally.messages,
+                tally.payload_bytes,
+                bins_as_numbers(tally.sizes),
+                bins_as_numbers(tally.gaps),
+                tally.times.tolist(),
+                tally.time_bytes.tolist(),
                 [number for run in tally.runs for number in astuple(run)],
             )
             for name, tally in tallies.items()
-        ]  # fmt: skip
+        ]
         if rows:
-            arrays = [pa.array(column, kind) for column, kind in zip(
-                zip(*rows, strict=True), ARROW.types, strict=True
-            )]  # fmt: skip
+            arrays = [
+                pa.array(column, kind)
+                for column, kind in zip(zip(*rows, strict=True), ARROW.types, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(arrays, schema=ARROW)
 
     return count

@@ -186,8 +186,10 @@ class Publisher:
                     f"the table has {file.hour.queue} up to message {end}, and the next that came "
                     f"is {file.first}: the checkpoint is another table's or a newer one; give a "
                     "new checkpoint, what is archived already is left out then",
-                    path=self.table, head_sequence=end, tail_sequence=file.first,
-                )  # fmt: skip
+                    path=self.table,
+                    head_sequence=end,
+                    tail_sequence=file.first,
+                )
             ends[queue] = file.end
 
     def _place(self) -> None:

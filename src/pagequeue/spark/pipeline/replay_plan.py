@@ -105,9 +105,14 @@ def ends_of(found: list[table_layout.Stored]) -> dict[str, int]:
 
 
 def make(
-    writer: str, ends: dict[str, int], units: Iterable[Unit], since: int, until: int,
-    slice_count: int, slice_bytes: int,
-) -> Plan:  # fmt: skip
+    writer: str,
+    ends: dict[str, int],
+    units: Iterable[Unit],
+    since: int,
+    until: int,
+    slice_count: int,
+    slice_bytes: int,
+) -> Plan:
     """Return a plan for what is in a table.
 
     Args:
@@ -174,13 +179,16 @@ def load(path: str) -> Plan | None:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise errors.CorruptMeta(
             "not a valid plan of a replay",
-            path=path, position=0, reason=str(error),
+            path=path,
+            position=0,
+            reason=str(error),
             remedy="remove it, and replay --since a time after the queue's last message",
-        ) from error  # fmt: skip
+        ) from error
     raise errors.NewerFormat(
         f"written in version {version}, this is {VERSION}: upgrade pagequeue",
-        path=path, version=version,
-    )  # fmt: skip
+        path=path,
+        version=version,
+    )
 
 
 def _plan_of(

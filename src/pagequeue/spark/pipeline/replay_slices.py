@@ -23,8 +23,15 @@ if TYPE_CHECKING:
 
 SECOND_NS: Final = 10**9
 WIDTHS_NS: Final = (
-    table_layout.HOUR_NS, 60 * SECOND_NS, SECOND_NS, 10**7, 10**5, 10**3, 10, 1,
-)  # fmt: skip
+    table_layout.HOUR_NS,
+    60 * SECOND_NS,
+    SECOND_NS,
+    10**7,
+    10**5,
+    10**3,
+    10,
+    1,
+)
 """Each divides the one before it."""
 TIME: Final = "timestamp_ns"
 

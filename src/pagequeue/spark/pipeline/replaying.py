@@ -239,9 +239,10 @@ class _Replay:
         return errors.TimestampOrder(
             f"has messages up to {iso_time(last)}, and the replay begins earlier; "
             "repeating a finished replay since a time ago starts another one",
-            path=path, last_timestamp=last,
+            path=path,
+            last_timestamp=last,
             remedy="replay into a new queue, or since after that time",
-        )  # fmt: skip
+        )
 
     def _rows(self, begin: plans.Cut, end: plans.Cut) -> DataFrame:
         """Return what the plan means of a slice; files of other hours are not opened."""
