@@ -29,7 +29,7 @@ from stress.no_bytes_break_the_core import HARNESS, HOSTILE  # noqa: E402 - afte
 from stress.variant import BASE_DEFINES, PYTHON_FREE, compiler, define_flags  # noqa: E402
 
 FLAGS = ["-std=c11", "-O0", "--coverage", "-fprofile-update=atomic", "-pthread"]
-DEFAULTS = ["-n", "auto", "-q", "-m", "not slow and not campaign and not spark"]
+DEFAULTS = ["-n", "auto", "-q", "-m", "not slow and not nightly and not spark"]
 HOSTILE_CASES = 20_000
 MISSING = BUILD / "missing.txt"
 MODULE = "_core.abi3.so"

@@ -154,7 +154,7 @@ def test_failed_check_fails_the_command(
     "names",
     [
         pytest.param(list(CASES)[:2], id="two"),
-        pytest.param(list(CASES), marks=pytest.mark.campaign, id="all"),
+        pytest.param(list(CASES), marks=pytest.mark.nightly, id="all"),
     ],
 )
 def test_every_case_runs_and_reports(

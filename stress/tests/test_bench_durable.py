@@ -104,7 +104,7 @@ def test_wrong_peer_is_caught(
     "names",
     [
         pytest.param(["always"], id="one"),
-        pytest.param(list(CASES), marks=pytest.mark.campaign, id="all"),
+        pytest.param(list(CASES), marks=pytest.mark.nightly, id="all"),
     ],
 )
 def test_every_case_runs_and_reports(

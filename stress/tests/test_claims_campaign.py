@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_killed_workers_lose_nothing_and_never_hold_a_message_twice() -> None:
     """I14, I15: four workers killed at random and at every step, and the power cut."""
     outcome = campaign.run(Budget(12.0, None, 21))
@@ -38,7 +38,7 @@ def test_killed_workers_lose_nothing_and_never_hold_a_message_twice() -> None:
     assert outcome.notes["cuts of copies"] > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("bug", ["late_ack", "no_rebuild"])
 def test_a_planted_bug_is_found(bug: str) -> None:
     """I14, I15: what is wrong in the core shows in what the workers wrote down."""

@@ -51,7 +51,7 @@ def look(
     return at
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("shape", ["batches", "large messages"])
 def test_damages_come_to_what_the_corpus_says(shape: str) -> None:
     """On one queue each interface has the required outcome of each damage."""
@@ -199,7 +199,7 @@ def test_opening_that_fails_and_spoils_a_page_is_noticed(
     assert any("it failed, and changed queue-0000000001.page" in text for text in found)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_campaign_finds_a_core_that_does_not_check() -> None:
     """With the comparison of checksums taken out of the core, changed messages are delivered."""
     outcome = campaign.run_with(
@@ -208,7 +208,7 @@ def test_campaign_finds_a_core_that_does_not_check() -> None:
     assert any("was never sent like that" in text for text in outcome.violations), outcome
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_campaign_runs_a_part_of_the_corpus_without_a_violation() -> None:
     """A seed's first cases, as the runner starts them."""
     outcome = campaign.run(Budget(20.0, 100, 5))

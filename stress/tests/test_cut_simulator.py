@@ -405,7 +405,7 @@ def test_plans_for_every_turn_are_found(turn: str) -> None:
     assert turn in TURNS
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_a_good_queue_survives_some_thousand_states() -> None:
     """I1, I2, I5, I8: no state that a cut can leave loses, tears or invents anything."""
     outcome = campaign.run(Budget(12.0, None, 7))
@@ -419,9 +419,9 @@ def test_a_good_queue_survives_some_thousand_states() -> None:
     "bug",
     [
         "mark_before_data",
-        pytest.param("directory_not_synced", marks=pytest.mark.campaign),
-        pytest.param("half_batch_kept", marks=pytest.mark.campaign),
-        pytest.param("sync_error_ignored", marks=pytest.mark.campaign),
+        pytest.param("directory_not_synced", marks=pytest.mark.nightly),
+        pytest.param("half_batch_kept", marks=pytest.mark.nightly),
+        pytest.param("sync_error_ignored", marks=pytest.mark.nightly),
     ],
 )
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_missing_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 # --- power cuts ----------------------------------------------------------------------------------
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.tool("mkfs.ext4")
 @pytest.mark.tool("mkfs.xfs")
 def test_no_cut_loses_what_was_flushed() -> None:

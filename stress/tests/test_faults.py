@@ -226,7 +226,7 @@ def test_the_disk_has_only_names_that_were_synced(tmp_path: Path) -> None:
     assert (tmp_path / "after" / "a").read_bytes() == b"1"
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_no_fault_goes_unsaid() -> None:
     """I2, I5, I8, I10: a sample of the matrix."""
     outcome = no_fault_goes_unsaid.run(Budget(20.0, 200, 3))
@@ -234,7 +234,7 @@ def test_no_fault_goes_unsaid() -> None:
     assert outcome.notes["disturbed a call"] > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_no_failed_sync_is_forgotten() -> None:
     """I5: every mode, both policies, several processes."""
     outcome = no_failed_sync_is_forgotten.run(Budget(15.0, 40, 3))
@@ -244,7 +244,7 @@ def test_no_failed_sync_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     "campaign",
-    [no_fault_goes_unsaid, pytest.param(no_failed_sync_is_forgotten, marks=pytest.mark.campaign)],
+    [no_fault_goes_unsaid, pytest.param(no_failed_sync_is_forgotten, marks=pytest.mark.nightly)],
 )
 def test_a_planted_bug_is_found(campaign: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed sync that blocks no sender; `stress.score` plants the others."""

@@ -112,7 +112,7 @@ def test_mutations_are_of_every_kind_and_repeatable(tmp_path: Path) -> None:
     assert seen == {change.__name__ for change in CHANGES}
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_mutated_directories_are_opened_without_a_crash() -> None:
     """A seed's first cases, as the runner starts them."""
     outcome = opening.run(Budget(60.0, 40, 11))

@@ -64,7 +64,7 @@ def campaign_with(bug: str, budget: Budget) -> Outcome:
     return driver.run_in(STRANGERS, budget, environment)
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @needs_root
 def test_no_stranger_gets_in() -> None:
     """Some openings between plants, as root and as another user."""

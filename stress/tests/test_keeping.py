@@ -126,7 +126,7 @@ def test_head_without_its_page_and_needed_pages_are_noticed(queue: Queue, tmp_pa
     watcher.close()
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("scenarios", [TRIMMING, CURSORS], ids=["trimming", "cursors"])
 def test_deaths_at_lines_harm_nobody(scenarios: tuple[keep_lines.Scenario, ...]) -> None:
     """I11, I12: every scenario is played undisturbed, and some lines are deadly."""
@@ -136,7 +136,7 @@ def test_deaths_at_lines_harm_nobody(scenarios: tuple[keep_lines.Scenario, ...])
     assert outcome.notes["executed lines"] > 1000
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_bounded_queue_survives_some_kills() -> None:
     """I11, I12, I13: the campaign runs its rounds, and pages are used again in them."""
     outcome = no_retention_takes_what_is_needed.run(Budget(12.0, None, 3))
@@ -145,7 +145,7 @@ def test_bounded_queue_survives_some_kills() -> None:
     assert outcome.notes["messages"] > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("bug", ["unacked_not_looked_at", "cursor_not_lowered"])
 def test_planted_bug_is_caught(bug: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Both campaigns catch a bug they are meant for; `stress.score` tries the other bugs."""

@@ -13,7 +13,7 @@ POINTS = len(campaign.POINTS) * 6 + len(campaign.LEAP_POINTS) * len(campaign.LEA
 """Each with six kinds of traffic, and those of publishing pages with each kind of that."""
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_dying_at_any_step_harms_nobody_else() -> None:
     """I2, I3, I4, I8, I10: publish, roll, rotate, create, open and recover, killed step by step."""
     cases = 3 * POINTS
@@ -25,7 +25,7 @@ def test_dying_at_any_step_harms_nobody_else() -> None:
     assert outcome.notes["lines"]["tried"] > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("bug", ["no_zero_next", "length_first", "batch_first_length_first"])
 def test_a_planted_bug_is_found(bug: str) -> None:
     """I2, I4, I8: the campaign sees what it is there to see; `stress.score` plants all."""
@@ -34,7 +34,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert outcome.cases > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_half_of_an_array_is_found() -> None:
     """I8: the campaign catches a death in the middle of rows, if their first length came first."""
     plant = next(plant for plant in PLANTS if plant.name == "rows_first_length_first")
@@ -46,7 +46,7 @@ def test_half_of_an_array_is_found() -> None:
     assert outcome.cases > 0
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_random_kills_lose_nothing() -> None:
     """I1 to I4, I8: three producers and three consumers, killed at random, and all is there."""
     outcome = no_kill_loses_or_tears.run(Budget(15.0, 40, 4))

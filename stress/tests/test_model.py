@@ -24,7 +24,7 @@ def outcome() -> Outcome:
     return campaign.run(Budget(campaign.SHORT_SECONDS, None, 0))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.tool("spin")
 @pytest.mark.parametrize("case", campaign.CASES, ids=lambda case: case.name)
 def test_protocol_holds_and_every_mutation_of_it_is_caught(

@@ -108,7 +108,7 @@ def test_text_that_is_gone_or_there_twice_cannot_be_replaced() -> None:
             rewrite.rewrite(registry, "named", (old, ""))
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["length_first", "durable_only_ignored"])
 def test_quick_bug_is_caught(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One in C and one in Python, by the campaigns that must; `.ci/run plants` plants others."""

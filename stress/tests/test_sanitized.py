@@ -31,7 +31,7 @@ def runtime(name: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @pytest.mark.tool("sanitizers")
 @pytest.mark.usefixtures("_sanitizers")
 def test_no_bytes_lead_the_core_out_of_its_memory() -> None:

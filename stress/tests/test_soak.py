@@ -26,7 +26,7 @@ def reports(sizes: list[float]) -> list[Report]:
     ]
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_queues_come_and_go_and_nothing_grows_or_is_lost() -> None:
     """I1 to I4: some queues, each worked with, killed in, recovered, proved and removed."""
     outcome = soak.run(Budget(60.0, 3, 5))
@@ -36,7 +36,7 @@ def test_queues_come_and_go_and_nothing_grows_or_is_lost() -> None:
     assert outcome.notes["memory"].startswith("not judged")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_nobody_robs_a_stopped_holder() -> None:
     """I3, I4: stops at some points of publish and roll, and in slow locks."""
     outcome = stopped.run(Budget(60.0, 20, 5))

@@ -63,7 +63,7 @@ def each_with(
             if is_spark(name):
                 is_turn = spark_turn is None or number % SPARK_COUNT == spark_turn
             is_kept = name in QUICK or (is_turn and variant == own[number // 3 % len(own)])
-            marks = [*marks_of(name), *([] if is_kept else [pytest.mark.campaign])]
+            marks = [*marks_of(name), *([] if is_kept else [pytest.mark.nightly])]
             found.append(pytest.param(name, variant, marks=marks, id=f"{name}-{variant}"))
     return found
 

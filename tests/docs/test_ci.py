@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / ".ci" / "run"
 TEXT = SCRIPT.read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MARKS = ("slow", "tool", "campaign", "spark", "stress")
+MARKS = ("slow", "tool", "nightly", "spark", "stress")
 
 
 def entries_of(name: str) -> list[str]:
@@ -121,7 +121,7 @@ def test_every_marked_set_of_tests_is_run_by_one_step() -> None:
     """A mark that keeps tests out of all steps would hide them; twice would only take time.
 
     A test of `tests` that needs a tool and is not slow is run by the step `tests` too, where the
-    tool is there. Those marked `campaign` are run by the task of that name. All of `stress/tests`
+    tool is there. Those marked `nightly` are run by the task of that name. All of `stress/tests`
     are marked `stress`, by the conftest there.
     """
     options = PROJECT["tool"]["pytest"]["ini_options"]
@@ -137,9 +137,9 @@ def test_every_marked_set_of_tests_is_run_by_one_step() -> None:
         by = [run for run in runs if folder in run[1] and taken(run[0], marks)]
         if marks["tool"] and runs[0] in by:
             by.remove(runs[0])
-        assert len(by) == (not marks["campaign"]), (folder, marks, by)
+        assert len(by) == (not marks["nightly"]), (folder, marks, by)
     commands = [task["cmd"] for task in PROJECT["tool"]["poe"]["tasks"]["campaigns"]["sequence"]]
-    assert "python -m pytest -m campaign tests stress/tests" in commands
+    assert "python -m pytest -m nightly tests stress/tests" in commands
 
 
 def test_document_and_hooks_know_the_tasks() -> None:

@@ -85,7 +85,7 @@ def test_a_manifest_of_an_unknown_format_is_refused(version: object) -> None:
         Manifest.decode(other, "path")
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 def test_no_record_is_misread() -> None:
     """Manifests, entries, records, kept messages and plans, changed in every way."""
     outcome = campaign.run(Budget(20.0, 1500, 3))

@@ -193,7 +193,7 @@ def test_a_read_can_skip_messages_that_are_not_durable(
 
 
 PARTS = [(part_bytes, reader) for part_bytes in (400, 5000, 1 << 30) for reader in READERS]
-SMALLEST_PARTS = [(100, "auto"), pytest.param(100, "python", marks=pytest.mark.campaign)]
+SMALLEST_PARTS = [(100, "auto"), pytest.param(100, "python", marks=pytest.mark.nightly)]
 """A process for each of hundreds of parts; 400 bytes are some parts to a page already."""
 
 

@@ -356,7 +356,7 @@ def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
         assert queue.verify().ok
 
 
-@pytest.mark.campaign
+@pytest.mark.nightly
 @own_ids
 @mutexes
 def test_no_container_is_robbed_in_a_few_cases() -> None:
