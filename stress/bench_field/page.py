@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from stress.bench.report import amount
 from stress.bench_field.cases import CASES
@@ -41,45 +41,35 @@ NAMES = {
 IN_TABLE = {"memory": ("all_mib", "sender_mib", "receiver_mib", "server_mib")}
 
 
-class Loss(NamedTuple):
-    """A figure in which a peer is ahead."""
-
-    times: float
-    text: str
-
-
 def is_better_high(figure: str) -> bool:
     """Return whether more of a figure is better."""
     return figure.endswith("_per_s")
 
 
 def slower(results: list[Measured]) -> list[str]:
-    """Return in words where a peer is ahead of pagequeue, the largest distance first."""
-    losses = []
+    """Return for each figure in which peers are ahead by how much, the largest distance first."""
+    lines = []
     for measured in results:
         medians, case = measured.medians(), measured.case
         if not case.plans or case.plans[0].label not in medians:
             continue
         ours = medians[case.plans[0].label]
         for figure in CASES[case.name].compared:
+            ahead = []
             for label, figures in medians.items():
                 theirs = figures.get(figure, 0.0)
                 if label.startswith(OURS) or not theirs or not ours.get(figure):
                     continue
                 times = theirs / ours[figure]
-                if not is_better_high(figure):
-                    times = 1 / times
+                times = times if is_better_high(figure) else 1 / times
                 if times > TIE:
-                    losses.append(
-                        Loss(
-                            times,
-                            (
-                                f"{case.name}, {NAMES[figure]}: {label} is {times:.2f} x ahead "
-                                f"({amount(figure, theirs)} against {amount(figure, ours[figure])})"
-                            ),
-                        )
-                    )
-    return [loss.text for loss in sorted(losses, reverse=True)]
+                    ahead.append((times, f"{label} {times:.2f} x ({amount(figure, theirs)})"))
+            if ahead:
+                ahead.sort(reverse=True)
+                peers = ", ".join(text for _, text in ahead)
+                own = amount(figure, ours[figure])
+                lines.append((ahead[0][0], f"{case.name}, {NAMES[figure]}, {own}: {peers}"))
+    return [line for _, line in sorted(lines, reverse=True)]
 
 
 def table(measured: Measured) -> list[str]:
@@ -131,7 +121,8 @@ def _setting(head: dict[str, Any]) -> list[str]:
 
 def _losses(results: list[Measured]) -> list[str]:
     lines = [f"- {line}" for line in slower(results)] or ["Nowhere in this run."]
-    return ["## Where pagequeue is slower", "", *lines, ""]
+    text = "Each line names a figure, pagequeue's value, and how many times as good the peers are."
+    return ["## Where pagequeue is slower", "", text, "", *lines, ""]
 
 
 def written(head: dict[str, Any], results: list[Measured]) -> str:

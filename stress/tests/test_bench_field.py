@@ -216,9 +216,9 @@ def test_command_writes_all_that_it_is_asked_for(
     assert report["cases"][0]["failures"] == []
     page = (docs / "field.md").read_text(encoding="utf-8")
     assert "## Where pagequeue is slower" in page
-    for name in ("rates.svg", "costs.svg"):
+    for name in ("rates.png", "costs.png"):
         assert f"(field/{name})" in page
-        assert (docs / "field" / name).stat().st_size > 1000
+        assert 1000 < (docs / "field" / name).stat().st_size < 100_000
     assert "### disk" in (tmp_path / "r.md").read_text(encoding="utf-8")
 
 
@@ -232,9 +232,9 @@ def test_page_says_where_a_peer_is_ahead(tmp_path: Path) -> None:
     for label, first in ((OURS, 400.0), ("LMDB", 100.0), ("SQLite", 900.0)):
         times.runs[label].append({"first_send_us": first, "first_read_us": 1.0, "seconds": 1.0})
     found = slower([rates, times])
-    assert [line.split(" (")[0] for line in found] == [
-        "cold-start, first send: LMDB is 4.00 x ahead",
-        "one-call, messages/s: ZeroMQ is 2.00 x ahead",
+    assert found == [
+        "cold-start, first send, 400.00 us: LMDB 4.00 x (100.00 us)",
+        "one-call, messages/s, 1.000 M/s: ZeroMQ 2.00 x (2.000 M/s)",
     ]
     assert [line.split(" | ")[0] for line in table(rates)[6:10]] == [
         "| **pagequeue, ring**",
