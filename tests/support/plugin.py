@@ -19,14 +19,14 @@ from hypothesis import HealthCheck, settings
 from loops import LOOPS
 from spark_support import start_session, why_not
 from support import SMALL, Clock, files
-from tools import closing_line, lacking, missing, tool_of
+from tools import is_required, lacking, missing
 
 from pagequeue import Queue
 from pagequeue import format as fmt
 from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -48,9 +48,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
-NEEDS = "needs"
-NO_SPARK = "needs Spark: "
 SPARK_TESTS = "tests/spark/"
+STEPS = ".ci/steps.py"
 LONGEST = (
     "spark",
     "tests/docs/test_readme.py",
@@ -197,14 +196,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of Spark where it is missing, by name; add what a test needs to its report."""
+    """Skip tests of Spark where it is missing, unless it is required."""
     marked = [item for item in items if item.get_closest_marker("spark")]
     reason = why_not() if marked else None
+    if reason and is_required("spark"):
+        raise pytest.UsageError(f"tests need Spark: {reason}")
     for item in marked if reason else []:
-        item.add_marker(pytest.mark.skip(reason=f"{NO_SPARK}{reason}"))
-    for item in items:
-        needs = [name for name in ("spark", "tool") if item.get_closest_marker(name)]
-        item.user_properties.extend((NEEDS, name) for name in needs)
+        item.add_marker(pytest.mark.skip(reason=f"needs Spark: {reason}"))
 
 
 def pytest_collection_finish() -> None:
@@ -236,6 +234,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if file == STEPS:
+                return nodeid  # commands that share no fixture
             return "spark" if file.startswith(SPARK_TESTS) else file
 
         def _assign_work_unit(self, node: Any) -> None:  # noqa: ANN401 - xdist's
@@ -247,11 +247,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
     return ByFile(config, log)
 
 
-def needing(name: str, reports: Iterable[Any]) -> list[Any]:
-    """Return the reports of tests that are marked as needing something."""
-    return [report for report in reports if (NEEDS, name) in map(tuple, report.user_properties)]
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a tool that is not installed."""
@@ -259,44 +254,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         programs = lacking(mark.args[0])
         if programs:
             missing(mark.args[0], f"{', '.join(programs)} not installed")
-
-
-def skipped_for_tools(reporter: pytest.TerminalReporter) -> dict[str, str]:
-    """Return the tests that were skipped for want of a tool, with its name."""
-    skipped = reporter.stats.get("skipped", [])
-    named = {report.nodeid: tool_of(str(report.longrepr)) for report in skipped}
-    return {nodeid: tool for nodeid, tool in named.items() if tool is not None}
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail if a test that is not marked was skipped for want of a tool: `-m tool` would miss it."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None:
-        return
-    marked = {report.nodeid for report in needing("tool", reporter.stats.get("skipped", []))}
-    unmarked = set(skipped_for_tools(reporter)) - marked
-    if unmarked:
-        reporter.write_line(f"skipped for want of a tool, and not marked: {sorted(unmarked)}")
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many tests of Spark ran, and how many were skipped for lack of a tool.
-
-    `.ci/run` searches for both lines.
-    """
-    terminalreporter.write_line(closing_line(skipped_for_tools(terminalreporter).values()))
-    stats = terminalreporter.stats
-    done = needing("spark", [*stats.get("passed", []), *stats.get("failed", [])])
-    kept = [
-        str(report.longrepr[2]).partition(NO_SPARK)[2]
-        for report in needing("spark", stats.get("skipped", []))
-        if NO_SPARK in str(report.longrepr)
-    ]
-    if kept:
-        terminalreporter.write_line(f"Spark: {len(kept)} tests skipped: {kept[0]}")
-    elif done:
-        terminalreporter.write_line(f"Spark: {len(done)} tests run")
 
 
 def spread(directory: Path) -> None:
