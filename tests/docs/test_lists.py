@@ -40,8 +40,6 @@ EXTENSION = PROJECT["tool"]["setuptools"]["ext-modules"][0]
 CAMPAIGN = re.compile(rf"\b{campaign.CAMPAIGN_PREFIX}[a-z]+(?:_[a-z]+)+\b")
 MACHINERY = {"stress.plants.plant", "stress.plants.registry", "stress.plants.rewrite"}
 """The modules of planted bugs that have none."""
-OTHER_STEPS = {"stress.score"}
-"""Modules that the CI script runs besides benchmarks."""
 FOUND = re.compile(r"(?:crash|timeout|oom|leak|slow-unit)-[0-9a-f]+")
 """How libFuzzer calls an input that it found."""
 
@@ -225,7 +223,6 @@ LISTS: dict[str, tuple[Names, Names]] = {
         lambda: [family.__name__ for family in corpus.FAMILIES],
         families_written,
     ),
-    "benchmarks in CI": (lambda: steps_of(read(ROOT / ".ci" / "run")) - OTHER_STEPS, benchmarks),
     "benchmarks in stress/README.md": (
         lambda: {
             name for name in steps_of(read(STRESS / "README.md")) if name.startswith("stress.bench")
