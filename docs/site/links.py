@@ -25,12 +25,15 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 FORMAT: Final = "format.md"
 OUTSIDE: Final = {
+    ROOT / "CHANGELOG.md": "changelog.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
     ROOT / "README.md": "index.md",
     ROOT / "LICENSE": "LICENSE",
     ROOT / "src/pagequeue/FORMAT.md": FORMAT,
     ROOT / "src/pagequeue/demo/spark_flights.py": "spark_flights.py",
     ROOT / "stress/CORPUS.md": "corpus.md",
     ROOT / "stress/README.md": "campaigns.md",
+    ROOT / "tests/CHANCE.md": "chance.md",
 }
 """Each file's address in the site."""
 HEADING: Final = re.compile(r"^#(?=#* )", re.MULTILINE)

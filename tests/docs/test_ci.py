@@ -53,8 +53,8 @@ def test_every_marked_set_of_tests_is_run_by_one_tier() -> None:
 
 
 def test_document_and_hooks_know_the_tasks() -> None:
-    """Each task is in docs/contributing.md, and a commit is checked by what `poe check` runs."""
-    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    """Each task is in CONTRIBUTING.md, and a commit is checked by what `poe check` runs."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert [name for name in TASKS if f"poe {name}" not in text] == []
     hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
     checked = {command["cmd"].split()[0] for command in TASKS["check"]["sequence"]} - {"stubtest"}

@@ -65,7 +65,7 @@ def rows(begin: str) -> list[str]:
 def documents() -> list[Path]:
     """Return all Markdown of the project."""
     return [
-        ROOT / "README.md",
+        *ROOT.glob("*.md"),
         *(path for name in ("docs", "src", "stress") for path in (ROOT / name).rglob("*.md")),
     ]
 
