@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+import click
 import pytest
 from plugin import MESSAGES, Disk
 from safely import STRANGER, user
@@ -14,6 +15,7 @@ from support import within
 from test_cli import Capture, call, run
 
 from pagequeue import NewerFormat, Problem, Queue, Retention, errors
+from pagequeue.cli.app import application
 from pagequeue.cli.error_text import _TRUST, REMEDIES
 from pagequeue.cli.problem_text import remedies
 from pagequeue.integrity.problem import problem_of
@@ -132,15 +134,18 @@ def test_remedy_names_a_command_line_option_for_each_argument(
 
 
 @pytest.mark.parametrize(
-    "command", ["info", "consumers", "compress", "verify", "repair", "salvage"]
+    "command",
+    ["info", "consumers", "compress", "verify", "repair", "salvage", "group claim", "group dead"],
 )
 def test_error_is_json_where_json_was_asked_for(
     tmp_path: Path, capfdbinary: Capture, command: str
 ) -> None:
     """Who parses stdout finds the error there; exit code and stderr stay."""
     more = ["--to", tmp_path / "target"] if command == "salvage" else []
-    plain = call(capfdbinary, command, tmp_path / "none", *more)
-    code, out, err = call(capfdbinary, command, tmp_path / "none", *more, "--json")
+    more += ["workers"] if command.startswith("group") else []
+    words = [*command.split(), tmp_path / "none", *more]
+    plain = call(capfdbinary, *words)
+    code, out, err = call(capfdbinary, *words, "--json")
     assert (code, err) == (plain[0], plain[2])
     assert plain[1] == b""
     said = json.loads(out)
@@ -148,6 +153,41 @@ def test_error_is_json_where_json_was_asked_for(
     assert said["error"]["type"] == "QueueNotFound"
     assert said["error"]["path"] == str(tmp_path / "none")
     assert said["error"]["message"] in err
+
+
+def test_every_command_with_json_prints_wrong_usage_as_json(capfdbinary: Capture) -> None:
+    """No command is left out, and none prints a second object."""
+    context, told = click.Context(application), []
+
+    def walk(group: click.Group, words: list[str]) -> None:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            if isinstance(command, click.Group):
+                walk(command, [*words, name])
+            elif command is not None and any(one.name == "as_json" for one in command.params):
+                code, out, _ = call(capfdbinary, *words, name, "--json", "--no-such-option")
+                assert (code, json.loads(out)["error"]["type"]) == (2, "NoSuchOption"), name
+                told.append(name)
+
+    walk(application, [])
+    assert {"claim", "demo", "info", "requeue"} <= set(told)
+
+
+def test_command_line_of_a_started_command_asks_for_no_json(
+    tmp_path: Path, capfdbinary: Capture
+) -> None:
+    """What follows `--` is for that command."""
+    words = ["group", "claim", tmp_path / "none", "workers", "--", "cat", "--json"]
+    code, out, _ = call(capfdbinary, *words)
+    assert (code, out) == (1, b"")
+
+
+def test_demo_that_cannot_begin_prints_json(tmp_path: Path, capfdbinary: Capture) -> None:
+    """As any other command."""
+    (tmp_path / "file").touch()
+    code, out, _ = call(capfdbinary, "demo", "--directory", tmp_path / "file" / "x", "--json")
+    assert code == 1
+    assert json.loads(out)["ok"] is False
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ def test_json_with_a_command_is_wrong_usage_and_claims_nothing(
     """The command gets the messages, so nothing could be printed."""
     claim = ("group", "claim", directory, "mailers", "--json", "--", "cat")
     code, out, err = call(capfd, *claim)
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["error"]["type"]) == (2, "UsageError")
     assert "--json" in err
     with Queue(directory, create=False, read_only=True) as queue:
         assert queue.consumers() == []

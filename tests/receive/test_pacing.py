@@ -134,12 +134,22 @@ def test_no_message_is_early_and_lateness_does_not_add_up(
         assert elapsed - due <= extra_ns + 1e-6 * due + 2
 
 
-@pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf"), 5e-324, 1e308])
 def test_invalid_speed_is_refused(queue: Queue, speed: float) -> None:
-    """With a typed error, before any read."""
+    """With a typed error, before any read; also one by which times would be infinite."""
     for make in (Pace, lambda s: queue.replay(speed=s), lambda s: queue.batches(speed=s)):
-        with pytest.raises(InvalidOption, match="above 0"):
+        with pytest.raises(InvalidOption, match="give 1e-280"):
             make(speed)
+
+
+@pytest.mark.parametrize("speed", [1e-280, 1e280])
+def test_times_are_finite_at_the_last_speeds(speed: float) -> None:
+    """Between the first and the last time that there can be."""
+    now = [0, 2**63 - 1, 2**63 - 1].pop
+    pace = Pace(speed, clock=lambda: now(0))
+    assert pace.left_ns(0) == 0
+    pace.left_ns(2**63 - 1)
+    assert pace.due() >= 0
 
 
 @pytest.mark.parametrize("speed", [True, "1", b"1"])

@@ -20,7 +20,7 @@ from support import SMALL, payloads, within
 from pagequeue import Queue, _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.meta_file import field_of
-from pagequeue.system.file_lock import FileLock
+from pagequeue.system.file_lock import LOCKER, FileLock
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
@@ -215,11 +215,26 @@ def test_lock_that_the_system_refuses_is_not_taken_for_a_lock_that_is_held(
     locks: list[FileLock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock is free: the error has the system's text, and comes at once."""
-    monkeypatch.setattr(portalocker, "lock", failing)
+    monkeypatch.setattr(LOCKER, "lock", failing)
     for call in (locks[0].try_exclusive, lambda: locks[0].share(60)):
         with pytest.raises(errors.SystemLimit, match="while locking") as caught:
             call()
         assert caught.value.errno == errno.ENOLCK
+
+
+def test_no_choice_of_the_program_makes_another_lock_of_it(
+    locks: list[FileLock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock of another kind: other processes would not see it, nor this one theirs."""
+    monkeypatch.setattr(portalocker.portalocker, "LOCKER", fcntl.lockf)
+    first, second = locks
+    assert first.try_exclusive()
+    monkeypatch.undo()
+    assert not second.try_exclusive()
+    monkeypatch.setattr(portalocker.portalocker, "LOCKER", portalocker.portalocker.LockfLocker)
+    first.release()
+    assert second.try_shared()
+    assert not first.try_exclusive()
 
 
 def test_unlocking_that_fails_is_a_typed_error_and_closing_releases_the_lock(
@@ -234,7 +249,7 @@ def test_unlocking_that_fails_is_a_typed_error_and_closing_releases_the_lock(
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         genuine(fd, how)
 
-    monkeypatch.setattr(portalocker, "unlock", failing)
+    monkeypatch.setattr(LOCKER, "unlock", failing)
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(errors.SystemLimit, match="while unlocking"), first.exclusive(1, "testing"):
         pass

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from pagequeue import Conflict, Queue, errors
@@ -437,6 +438,16 @@ WRONG: list[tuple[Callable[[TaskStore], object], type[Exception]]] = [
         lambda store: store.modify(insert=[NewTask("a", 1, key="k"), NewTask("a", 1, key="k")]),
         errors.InvalidOption,
     ),
+    (lambda store: store.modify(change={(1, 1): {"id": 5, 6: 7}}), errors.InvalidOption),  # type: ignore[dict-item]
+    (lambda store: store.modify(change={(1, 1): [("priority", 5)]}), errors.InvalidType),  # type: ignore[dict-item]
+    (lambda store: store.modify(change=[(1, 1)]), errors.InvalidType),  # type: ignore[arg-type]
+    (lambda store: store.modify(insert=[("mail",)]), errors.InvalidType),  # type: ignore[list-item]
+    (lambda store: store.modify(insert=[dict.fromkeys("abcde")]), errors.InvalidType),  # type: ignore[list-item]
+    (lambda store: store.modify(insert=NewTask("a", 1)), errors.InvalidType),  # type: ignore[arg-type]
+    (lambda store: store.modify(insert=5), errors.InvalidType),  # type: ignore[arg-type]
+    (lambda store: store.modify(depend=5), errors.InvalidType),  # type: ignore[arg-type]
+    (lambda store: store.modify(delete=np.array([[9, 1], [8, 1]])), errors.Stale),
+    (lambda store: store.finish(None), errors.InvalidType),  # type: ignore[arg-type]
     (lambda store: store.claim([], timeout=0), errors.InvalidOption),
     (lambda store: store.claim([1], timeout=0), TypeError),  # type: ignore[list-item]
     (lambda store: store.claim("a", lease=0, timeout=0), errors.InvalidOption),

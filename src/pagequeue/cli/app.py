@@ -6,14 +6,14 @@ import contextlib
 import logging
 import os
 import sys
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 import rich  # noqa: F401 - every command needs it: report its absence here
 
-from pagequeue import PageQueueError
-from pagequeue.cli.error_text import message_of
-from pagequeue.cli.errors import os_error_text
+from pagequeue.cli.errors import figures_of, os_error_text, text_of
+from pagequeue.cli.json_output import print_json
 from pagequeue.cli.lazy import LazyGroup
 from pagequeue.system import program
 from pagequeue.util.console import are_colours_allowed
@@ -105,12 +105,9 @@ def run(arguments: Sequence[str] | None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        result = application.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="pagequeue",
-            standalone_mode=False,
-        )
+        result = application.main(args=words, prog_name="pagequeue", standalone_mode=False)
     except (_InterruptedError, click.Abort):
         return program.EXIT_INTERRUPTED
     except _ClosedPipeError:
@@ -118,29 +115,24 @@ def _run(arguments: Sequence[str] | None) -> int:
     except Exception as error:
         if program.was_interrupted():  # whatever the interruption became on its way
             return program.EXIT_INTERRUPTED
-        code = _report(error)
-        if code is None:
+        text = text_of(error)
+        if text is None:  # a bug
             raise
-        return code
+        if "--json" in takewhile("--".__ne__, words):
+            with contextlib.suppress(OSError):
+                print_json(figures_of(error, text))
+        return _report(error, text)
     return result if isinstance(result, int) else 0
 
 
-def _report(error: Exception) -> int | None:
-    """Print an error in one line, and return its exit code; None: the error is a bug."""
+def _report(error: Exception, text: str) -> int:
+    """Print an error in one line, and return its exit code."""
     if isinstance(error, click.UsageError):
         with contextlib.suppress(OSError):
             error.show()
-        return error.exit_code
-    if isinstance(error, click.ClickException):
-        _print_error(error.format_message())
-        return error.exit_code
-    if isinstance(error, PageQueueError):
-        _print_error(message_of(error))
-        return EXIT_ERROR
-    if isinstance(error, OSError):
-        _print_error(os_error_text(error))
-        return EXIT_ERROR
-    return None
+    else:
+        _print_error(text)
+    return error.exit_code if isinstance(error, click.ClickException) else EXIT_ERROR
 
 
 def _print_error(text: str) -> None:

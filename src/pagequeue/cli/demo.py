@@ -57,7 +57,7 @@ def _terminated_tidily() -> Iterator[None]:
     type=click.FloatRange(min=0, min_open=True),
     help="Spread the year over so many seconds; otherwise as fast as possible.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.json_option()
 def command(
     directory: str | None, limit_count: int | None, seconds: float | None, *, as_json: bool
 ) -> int:
@@ -88,11 +88,11 @@ def command(
     except flights.SourceError as error:
         raise options.CommandError(str(error)) from None
     except run.DemoError as error:
-        if as_json:
-            print_json({"ok": False, "faults": error.faults})
         for fault in error.faults:
             options.note(fault)
-        raise options.CommandError("the demo failed; the lines above name each fault") from None
+        raise options.CommandError(
+            "the demo failed; the lines above name each fault", faults=error.faults
+        ) from None
     if as_json:
         print_json(report.figures())
         return 0

@@ -233,7 +233,7 @@ def _work(
     metavar="SECONDS",
     help="Redeliver so much later when COMMAND fails.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
+@options.json_option("Print one JSON object per line.")
 @options.prefix_option
 @options.trust_option
 def claim(

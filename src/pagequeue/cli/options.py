@@ -12,7 +12,6 @@ import click
 
 from pagequeue import Queue
 from pagequeue.cli.error_text import message_of
-from pagequeue.cli.errors import json_errors
 from pagequeue.cli.framing import Framing
 from pagequeue.errors import CodecMismatch, InvalidOption, PageSizeMismatch
 from pagequeue.export.files import FORMATS, SUFFIXES, format_of
@@ -31,7 +30,16 @@ _SIZE_SHIFTS: Final = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
 class CommandError(click.ClickException):
-    """An error that ends a command with exit code 1; its message ends with the remedy."""
+    """An error that ends a command with exit code 1; its message ends with the remedy.
+
+    Args:
+        message: the message.
+        figures: what the error as JSON has besides.
+    """
+
+    def __init__(self, message: str, **figures: object) -> None:
+        super().__init__(message)
+        self.figures = figures
 
 
 def parsed(
@@ -79,11 +87,7 @@ def finite(_context: click.Context, _option: click.Parameter, value: float | Non
 
 def json_option(each: str = "Print one JSON object.") -> Callable[[_Function], _Function]:
     """Add the option that prints data for programs, errors included."""
-
-    def add(function: _Function) -> _Function:
-        return click.option("--json", "as_json", is_flag=True, help=each)(json_errors(function))
-
-    return add
+    return click.option("--json", "as_json", is_flag=True, help=each)
 
 
 def prefix_option(function: _Function) -> _Function:

@@ -30,9 +30,9 @@ WORDS: Final = {
     "u": "an integer that fits, from 0 on",
     "f": "a number",
     "c": "a number",
-    "S": "at most {size} bytes",
+    "S": "a bytes object of at most {size} bytes",
     "U": "a text of at most {count} characters",
-    "V": "at most {size} bytes",
+    "V": "a bytes object of at most {size} bytes",
     "M": "a datetime",
     "m": "a timedelta",
 }

@@ -201,9 +201,9 @@ def _remove(store: Store, name: str) -> None:
     try:
         if _is_group_open(store, name):
             raise errors.ConsumerInUse(
-                f"group {name!r} is open in a thread or process",
+                f"group {name!r} is open, in this process or in another one",
                 path=store.folder.full(fmt.cursor_name(store.prefix, name)),
-                remedy="close it there",
+                remedy="close it first",
             )
         store.folder.remove(fmt.cursor_name(store.prefix, name))
         store.folder.sync_entries()

@@ -299,9 +299,9 @@ def locked(folder: Directory, prefix: str, name: str) -> FileLock:
         lock.close()  # in use; or it was removed, or replaced, before it was locked
         if time.monotonic() > deadline:
             raise errors.ConsumerInUse(
-                f"consumer {name!r} is open in another thread or process",
+                f"consumer {name!r} is open already, in this process or in another one",
                 path=folder.full(file_name),
-                remedy="close it there, or choose another name",
+                remedy="close that one first, or choose another name",
             )
         time.sleep(TAKE_STEP_SECONDS)
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pagequeue.util.wakeup import Wakeup
 
 NS_PER_S: Final = 1_000_000_000
+SPEED_MIN: Final = 1e-280
+SPEED_MAX: Final = 1e280
+"""Between these, times of 63 bits multiplied or divided by a speed are finite."""
 SLICE_SECONDS: Final = 3600.0
 """The longest single wait, because system calls do not accept every number of seconds."""
 CHECK_CLOSED_SECONDS: Final = 0.1
@@ -38,7 +41,7 @@ class Pace:
             coroutine replays. None: a wait that Ctrl-C and closing end at once.
 
     Raises:
-        InvalidOption: the speed is not a finite number above 0.
+        InvalidOption: the speed is not between 1e-280 and 1e280.
         TypeError: the speed is not a number.
 
     Example:
@@ -56,12 +59,12 @@ class Pace:
         clock: Callable[[], int] | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        remedy = "give a number above 0, or None for as fast as possible"
+        remedy = f"give {SPEED_MIN:g} to {SPEED_MAX:g}, or None for as fast as possible"
         try:
             speed = number("speed", speed, remedy)
         except InvalidType:
             raise type_error("speed", speed, "a number or a Pace") from None
-        if not (speed > 0 and math.isfinite(speed)):
+        if not SPEED_MIN <= speed <= SPEED_MAX:
             raise value_error("speed", speed, remedy)
         self.speed: float = speed
         self._clock = clock or time.monotonic_ns

@@ -41,11 +41,24 @@ def record_dtype(dtype: DTypeLike) -> np.dtype[np.void]:
     """
     found = np.dtype(dtype)
     if found.names is None:
-        raise ValueError(f"records have fields, {found} has none: give [('value', {found.str!r})]")
+        raise ValueError(f"a record has fields, and {found} has none")
     stored = parse(describe(found))
     if stored != found:
         raise ValueError(f"{found} cannot be stored unchanged: remove titles and metadata")
     return stored
+
+
+def remedy_for(dtype: object) -> str:
+    """Return what to give instead of a dtype that `record_dtype` refused."""
+    try:
+        form = np.dtype(dtype).str  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        form = ""
+    field = form if _TYPE.fullmatch(form) else "<f8"
+    return (
+        f"give fields of numbers, text, bytes or times, as in [('value', {field!r})]; for other "
+        "objects give a codec"
+    )
 
 
 def describe(dtype: np.dtype[Any]) -> dict[str, object]:

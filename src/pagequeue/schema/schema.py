@@ -14,7 +14,7 @@ import numpy as np
 from pagequeue import errors
 from pagequeue.schema import codec as codecs
 from pagequeue.schema import dtype_json
-from pagequeue.util.arguments import choice
+from pagequeue.util.arguments import choice, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -234,4 +234,6 @@ def requested_schema(
     try:
         return RequestedSchema(dtype_json.record_dtype(dtype), codec)
     except (TypeError, ValueError) as error:
-        raise errors.InvalidOption(f"dtype: {error}", path=path) from error
+        raise errors.InvalidOption(
+            f"dtype is {shown(dtype)}: {error}", path=path, remedy=dtype_json.remedy_for(dtype)
+        ) from error

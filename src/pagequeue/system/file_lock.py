@@ -24,7 +24,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import portalocker
+from portalocker import AlreadyLocked, LockException, LockFlags
+from portalocker.portalocker import FlockLocker
 
 from pagequeue import errors
 from pagequeue.system.descriptors import owned
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from pagequeue._core import Descriptor
     from pagequeue.system.directory import Directory
 
+LOCKER: Final = FlockLocker()
+"""Not `portalocker.lock`: a program can choose other locks for that, which processes that use these
+would not see."""
 FIRST_PAUSE = 0.0002
 LONGEST_PAUSE = 0.02
 HOLDER: Final = "holder"
@@ -99,11 +103,11 @@ class FileLock:
 
     def try_exclusive(self) -> bool:
         """Take the lock exclusively, if it is free."""
-        return self._try(portalocker.LockFlags.EXCLUSIVE)
+        return self._try(LockFlags.EXCLUSIVE)
 
     def try_shared(self) -> bool:
         """Take the lock shared, unless it is held exclusively."""
-        return self._try(portalocker.LockFlags.SHARED)
+        return self._try(LockFlags.SHARED)
 
     def touch(self) -> None:
         """Update the locked file's time, by which waiting processes see its holder's progress."""
@@ -121,21 +125,21 @@ class FileLock:
         with self._descriptor as fd:
             os.fdatasync(fd)
 
-    def _try(self, kind: portalocker.LockFlags) -> bool:
+    def _try(self, kind: LockFlags) -> bool:
         try:
             with self._descriptor as fd:
-                portalocker.lock(fd, kind | portalocker.LockFlags.NON_BLOCKING)
-        except portalocker.AlreadyLocked:
+                LOCKER.lock(fd, kind | LockFlags.NON_BLOCKING)
+        except AlreadyLocked:
             return False
-        except portalocker.LockException as error:
+        except LockException as error:
             self._refuse(error, "locking the file")
         return True
 
     def _unlock(self) -> None:
         try:
             with self._descriptor as fd:
-                portalocker.unlock(fd)
-        except (portalocker.LockException, OSError) as error:
+                LOCKER.unlock(fd)
+        except (LockException, OSError) as error:
             self._refuse(error, "unlocking the file")
 
     def _refuse(self, error: BaseException, doing: str) -> NoReturn:

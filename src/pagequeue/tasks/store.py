@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -45,7 +45,7 @@ from pagequeue.util.timestamps import NS_PER_S, to_ns
 from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from pagequeue.journal.compaction import CompactionReport
     from pagequeue.store.flush import Sync
@@ -404,19 +404,21 @@ class TaskStore(Closing):
         depend: Iterable[Ref],
         finish: Iterable[Ref],
     ) -> Transaction:
+        if change is not None and not isinstance(change, Mapping):
+            raise type_error("change", change, "a dict of what to change, by (id, version)")
         wanted = Transaction(
-            tuple([self._insertion(new) for new in insert]) if insert else (),
-            tuple([(_ref(ref), self._change(given)) for ref, given in change.items()])
-            if change
-            else (),
-            tuple([_ref(ref) for ref in delete]) if delete else (),
-            tuple([_ref(ref) for ref in depend]) if depend else (),
-            tuple([_ref(ref) for ref in finish]) if finish else (),
+            tuple([self._insertion(new) for new in _each("insert", insert, "NewTask objects")]),
+            tuple([(_ref(ref), self._change(given)) for ref, given in (change or {}).items()]),
+            _refs("delete", delete),
+            _refs("depend", depend),
+            _refs("tasks", finish),
         )
         plan.check(wanted)
         return wanted
 
-    def _insertion(self, new: tuple[str, Any, TimeLike | None, int, str | None]) -> Insertion:
+    def _insertion(self, new: object) -> Insertion:
+        if not isinstance(new, tuple) or len(new) != len(NewTask._fields):
+            raise type_error("one of insert", new, "a NewTask")
         queue, value, at, priority, key = new
         return _INSERTION(
             Insertion,
@@ -430,10 +432,12 @@ class TaskStore(Closing):
         )
 
     def _change(self, given: Mapping[str, Any]) -> Change:
-        unknown = set(given) - set(CHANGEABLE)
+        if not isinstance(given, Mapping):
+            raise type_error("a change", given, "a dict, as in {'priority': 5}")
+        unknown = [name for name in given if name not in CHANGEABLE]
         if unknown:
             raise errors.InvalidOption(
-                f"{min(unknown)!r} of a task cannot be changed",
+                f"{shown(unknown[0])} of a task cannot be changed",
                 path=self.directory,
                 remedy=f"change {', '.join(CHANGEABLE)}",
             )
@@ -960,6 +964,16 @@ def _ref(ref: Ref) -> Ref:
             f"a task is named by (id, version), not {shown(ref)}", remedy="give task.ref"
         ) from None
     return whole("id", _plain(task_id)), whole("version", _plain(version))
+
+
+def _refs(name: str, given: Iterable[Ref]) -> tuple[Ref, ...]:
+    return tuple([_ref(ref) for ref in _each(name, given, "(id, version) of tasks")])
+
+
+def _each(name: str, given: Iterable[Found], wanted: str) -> Iterable[Found]:
+    if not isinstance(given, Iterable):
+        raise type_error(name, given, f"some {wanted}")
+    return given
 
 
 def _priority(priority: object) -> int:
