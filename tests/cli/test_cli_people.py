@@ -220,7 +220,7 @@ def test_empty_results_say_so(tmp_path: Path, capfd: Capture) -> None:
         (("group", "ls", tmp_path / "q"), "no group"),
         (("ls", tmp_path / "elsewhere"), ""),
         (("compress", tmp_path / "q"), "--rotate"),
-        (("trim", tmp_path / "q", "--max-age", "1d"), "--rotate"),
+        (("trim", tmp_path / "q", "--max-bytes", "1G"), "--rotate"),
         (("ship", tmp_path / "q", "--to", tmp_path / "ship"), "--rotate"),
     ):
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
@@ -406,6 +406,17 @@ def test_trim_by_age_names_who_keeps_pages(directory: Path, capfd: Capture) -> N
     assert code == 0
     assert "kept for billing, mailers" in err or "kept for mailers, billing" in err
     assert call(capfd, *trim, "--drop-unacked")[1].startswith(("1 page", "2 pages", "3 pages"))
+
+
+def test_trim_by_age_takes_the_active_page(directory: Path, capfd: Capture) -> None:
+    """Or a timer would do nothing for years where few messages come."""
+    trim = ("trim", directory, "--max-age", "1us", "--drop-unacked")
+    assert call(capfd, "trim", directory, "--max-age", "1d")[:2] == (
+        0,
+        "0 pages removed with 0 messages, 0 B\n",
+    )
+    assert call(capfd, *trim)[1].startswith("1 page removed with 10 messages")
+    assert call(capfd, *trim)[1] == "0 pages removed with 0 messages, 0 B\n"
 
 
 # --- metrics --------------------------------------------------------------------------------------

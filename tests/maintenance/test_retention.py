@@ -23,10 +23,13 @@ from pagequeue import (
     Retention,
     TrimReport,
 )
+from pagequeue.maintenance import trimmer
 from pagequeue.meta import cursor
 from pagequeue.page import page
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pagequeue.system.directory import Directory
 
 # --- what goes ---------------------------------------------------------------------------------
@@ -66,9 +69,60 @@ def test_pages_go_when_their_last_message_is_too_old(
         disk.clock.now += 1
         assert queue.trim().pages == 1
         disk.clock.now = START + 10**15
-        assert queue.trim().pages == 2
-        assert queue.head_sequence == 9
-        assert len(queue) == 3
+        assert queue.trim().pages == 3
+        assert queue.head_sequence == 12
+        assert len(queue) == 0
+
+
+def test_active_page_is_sealed_when_its_first_message_is_too_old(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And goes when its last one is: in a quiet queue an age is an age, too."""
+    only_by_hand(monkeypatch)
+    disk.clock.step = 0
+    with disk.open(retention=Retention(max_age=timedelta(seconds=1000))) as queue:
+        producer = queue.producer()
+        producer.send(b"old")
+        disk.clock.now += 1000 * 10**9
+        producer.send(b"new")
+        assert queue.trim() == TrimReport()
+        assert queue.info().page_count == 1
+        disk.clock.now += 1
+        assert queue.trim() == TrimReport()
+        assert queue.info().page_count == 2
+        assert producer.send(b"newer") == 2
+        disk.clock.now += 1000 * 10**9
+        assert queue.trim().messages == 2
+        assert [message.payload for message in queue.replay()] == [b"newer"]
+        assert queue.verify().ok
+
+
+def test_sealing_an_active_page_that_is_too_old_neither_waits_nor_fails(disk: Disk) -> None:
+    """A queue that a consumer keeps full has no room for the page after it."""
+    keep = Retention(max_age=timedelta(seconds=1000), max_bytes=2 * SMALL)
+    with disk.open(retention=keep, on_full="block") as queue:
+        with queue.consumer("slow") as consumer:
+            for _ in range(2):
+                queue.producer().send(b"old")
+                disk.clock.now += 10**15
+                assert queue.trim().messages == 0
+            assert queue.info().page_count == 2
+            for _ in range(2):
+                assert consumer.receive().payload == b"old"
+            consumer.ack()
+        queue.trim()
+        assert len(queue) == 0
+
+
+def test_quiet_queue_ages_without_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread applies the age where no message comes, and so nobody rolls."""
+    keep = Retention(max_age=timedelta(milliseconds=50))
+    monkeypatch.setattr(trimmer, "AGE_CHECKED_MIN", keep.max_age)
+    monkeypatch.setattr(trimmer, "CHECK_SECONDS_MIN", 0.01)
+    with Queue(tmp_path / "q", retention=keep) as queue:
+        queue.producer().send(b"old")
+        until(lambda: len(queue) == 0)
+        assert queue.tail_sequence == 1
 
 
 def test_no_retention_keeps_all(disk: Disk) -> None:

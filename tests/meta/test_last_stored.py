@@ -281,7 +281,7 @@ def test_power_cut_that_loses_all_after_the_new_head(tmp_path: Path) -> None:
     """T1: the page that becomes the head has its first message on the disk."""
     with opened(tmp_path, retention=None) as queue:
         take(queue, 900)
-    with opened(tmp_path) as queue:
+    with opened(tmp_path, retention=Retention(drop_acknowledged=True)) as queue:
         synced: list[tuple[int, int]] = []
         real = trimmer.first_batch_end
 

@@ -31,7 +31,8 @@ def parse_age(text: str) -> timedelta:
     "--max-age",
     metavar="AGE",
     callback=options.parsed(parse_age),
-    help="Remove pages whose messages are all older: 90s, 10m, 12h, 7d.",
+    help="Remove pages whose messages are all older: 90s, 10m, 12h, 7d; and seal the active page "
+    "when its first message is.",
 )
 @click.option(
     "--max-bytes",
@@ -68,7 +69,8 @@ def command(
     """Remove the oldest sealed pages of the queue in DIR, as a retention would.
 
     Whole pages go, oldest first, and none that a named consumer or group has not acknowledged,
-    unless --drop-unacked is given.
+    unless --drop-unacked is given. Run every day with --max-age, no message grows older than twice
+    that and a day.
 
     \b
     pagequeue trim events --max-age 7d
@@ -101,5 +103,5 @@ def command(
     )
     if report.held_by:
         options.note(f"older pages are kept for {', '.join(report.held_by)}")
-    elif not report.pages and not rotate:
+    elif not report.pages and not rotate and max_age is None:
         options.note("the active page is never removed; --rotate seals it first")

@@ -18,7 +18,8 @@ class Retention:
     """What a queue keeps; whole pages are removed, oldest first, never the active one.
 
     Attributes:
-        max_age: a page is removed when its last message is older; None: at any age.
+        max_age: a page is removed when its last message is older, and the active one is sealed when
+            its first message is; None: at any age.
         max_bytes: pages are removed while the page files, including the prepared one, would take
             more; at least two pages; None: unlimited. A compressed page counts with the size of
             its file.

@@ -144,12 +144,18 @@ class TrimPlanner:
         plan.step_to(store, number)
         return plan
 
+    def oldest_kept(self, store: Store) -> int | None:
+        """Return the time before which messages are too old; None: they may be of any age."""
+        if self._policy.max_age is None:
+            return None
+        return store.clock() - self._policy.max_age // MICROSECOND * 1000
+
     def _wanted(self, store: Store, head_page: int, page_limit: float) -> int:
         """Return the page that would be the head without consumers."""
         low = self._limit.first_kept(store, head_page, page_limit)
-        if self._policy.max_age is None:
+        oldest_kept = self.oldest_kept(store)
+        if oldest_kept is None:
             return low
-        oldest_kept = store.clock() - self._policy.max_age // MICROSECOND * 1000
         return _last_allowed(
             store, low, store.tail.page_number, lambda header: header.floor_timestamp < oldest_kept
         )

@@ -19,7 +19,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
 from pagequeue import format as fmt
@@ -40,6 +42,7 @@ from pagequeue.page.page import map_plain
 from pagequeue.page.search import first_batch_end
 from pagequeue.page.spare import is_worth_it, keep_spare
 from pagequeue.receive.replay import Replay
+from pagequeue.send.producer import Producer
 from pagequeue.util.timestamps import MICROSECOND
 
 if TYPE_CHECKING:
@@ -52,6 +55,12 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import OnFull
 
 log: logging.Logger = logging.getLogger("pagequeue")
+AGE_CHECKED_MIN: Final = timedelta(seconds=1)
+"""A shorter `max_age` is applied by rolls and trims only."""
+AGE_CHECKS: Final = 100
+"""So often within `max_age` a thread applies it, where nothing is sent."""
+CHECK_SECONDS_MIN: Final = 1.0
+CHECK_SECONDS_MAX: Final = 3600.0
 
 
 class Trimmer:
@@ -66,6 +75,7 @@ class Trimmer:
         self._planner = TrimPlanner(policy, self._limit)
         self._ring = RingTrimmer(self._limit, self._planner.names) if store.meta.is_ring else None
         self._room = RoomMaker(self._limit, on_full, self._ring)
+        self._is_trimming = False
         self._has_swept = False  # removed what a dead process left below the head
         self._stored: set[int] = set()  # sequences of last messages that were kept
         self._synced_to = 0  # the last page of a commit whose pages were synced for a new head
@@ -75,6 +85,10 @@ class Trimmer:
         # A ring is trimmed by the roll that needs the page.
         if (policy.max_bytes is not None or trims) and not store.meta.is_ring:
             store.after_roll = self.trim_quietly
+        if policy.max_age is not None and policy.max_age >= AGE_CHECKED_MIN:
+            seconds = policy.max_age.total_seconds() / AGE_CHECKS
+            seconds = min(max(seconds, CHECK_SECONDS_MIN), CHECK_SECONDS_MAX)
+            store.background.repeat(partial(self.trim_quietly, seals=True), seconds)
         if policy.max_bytes is not None:
             store.page_limit = self._limit.page_limit
             store.roller.make_room = self.make_room
@@ -83,22 +97,68 @@ class Trimmer:
                 store.roller.has_room = self._has_room
             store.roller.full_timeout = full_timeout
 
-    def trim_quietly(self) -> None:
-        """Apply retention in the background, after a roll."""
+    def trim_quietly(self, *, seals: bool = False) -> bool:
+        """Apply retention in the background, after a roll; False: the queue is closed.
+
+        Args:
+            seals: also seal an active page that is too old; after a roll it has just begun.
+        """
         store = self._known()
         if store is None:
-            return
+            return False
         try:
-            self.trim(store)
+            if seals:
+                self.trim(store)
+            elif not self._is_trimming:  # else that trims what it has sealed, and reports it
+                self._trim(store)
         except errors.ClosedError:
-            return
+            return False
         except errors.PageQueueError as error:
             log.warning("%s: retention: %s", store.folder.path, error)
+        return True
 
     def trim(self, store: Store) -> TrimReport:
-        """Apply retention now, including space for the next page."""
+        """Apply retention now, including space for the next page.
+
+        The active page is sealed when its first message is too old, so that messages of a quiet
+        queue grow no older than twice the limit.
+        """
+        report = self._trim(store)
+        self._is_trimming = True
+        try:
+            if not self._seal_aged(store):
+                return report
+            again = self._trim(store)
+        finally:
+            self._is_trimming = False
+        return TrimReport(
+            report.pages + again.pages,
+            report.messages + again.messages,
+            report.bytes + again.bytes,
+            again.held_by,
+        )
+
+    def _trim(self, store: Store) -> TrimReport:
         page_limit = self._limit.page_limit - 1
         return self.trim_to(store, page_limit, protects=self.policy.keep_unacked)
+
+    def _seal_aged(self, store: Store) -> bool:
+        """Seal the active page if its first message is too old; whether it was sealed.
+
+        Raises:
+            DiskFull: the page after it does not fit on the disk.
+        """
+        oldest_kept = self._planner.oldest_kept(store)
+        if oldest_kept is None or store.write_meta.is_failed:
+            return False
+        first = store.own_first_timestamp(store.tail.page_number)
+        if first is None or first >= oldest_kept:
+            return False
+        try:
+            with Producer(store, store.clock) as producer:
+                return producer.rotate(timeout=0.0) is not None
+        except errors.QueueFull:  # consumers keep older pages, so they keep this one, too
+            return False
 
     def renew_next(self, number: int) -> WritablePage | None:
         """Make the next page of a ring of its oldest one; see `RingTrimmer.advance`."""

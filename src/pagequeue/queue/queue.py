@@ -904,8 +904,12 @@ class Queue(Closing, Generic[Sent]):
     def trim(self) -> TrimReport:
         """Apply this queue's retention now: remove whole pages, oldest first, never the active one.
 
+        With a `max_age` the active page is sealed when its first message is too old, and goes like
+        the others when its last one is.
+
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
+            DiskFull: the page after one to be sealed does not fit; older pages were removed.
             AccessDenied: this user may not remove the oldest page, which belongs to another user,
                 because the directory has the sticky bit; the page can still be read.
             LockTimeout: another process is creating a page or trimming, for too long.

@@ -29,34 +29,33 @@ LATER_MAX: Final = 2
 
 
 class Repeated:
-    """A job that is run again and again by a thread that has nothing else to do."""
+    """Jobs that are run again and again by a thread that has nothing else to do."""
 
     def __init__(self) -> None:
-        self._job: Callable[[], bool] | None = None
-        self._seconds = 0.0
-        self._due = 0.0
+        self._jobs: dict[Callable[[], bool], tuple[float, float]] = {}  # seconds, when it is due
 
     def begin(self, job: Callable[[], bool], seconds: float) -> None:
-        """Run a job from now on, instead of the one before."""
-        self._seconds, self._due = seconds, time.monotonic() + seconds
-        self._job = job
+        """Run a job from now on every so many seconds."""
+        self._jobs[job] = seconds, time.monotonic() + seconds
 
     def seconds_left(self) -> float | None:
-        """Return how long it is until the job is due; None: there is none."""
-        return None if self._job is None else max(0.0, self._due - time.monotonic())
+        """Return how long it is until the next job is due; None: there is none."""
+        due = min([due for _, due in list(self._jobs.values())], default=None)
+        return None if due is None else max(0.0, due - time.monotonic())
 
     def run(self) -> None:
-        """Run the job, which is due; one that another thread begins meanwhile stays."""
-        job, self._job = self._job, None
-        if job is None:
+        """Run a job that is due; one that another thread begins meanwhile stays."""
+        now = time.monotonic()
+        for job, (seconds, due) in list(self._jobs.items()):
+            if due > now or self._jobs.pop(job, None) is None:
+                continue
+            is_wanted = True
+            try:
+                is_wanted = job()
+            finally:
+                if is_wanted:
+                    self._jobs.setdefault(job, (seconds, time.monotonic() + seconds))
             return
-        self._due = time.monotonic() + self._seconds
-        is_wanted = True
-        try:
-            is_wanted = job()
-        finally:
-            if is_wanted and self._job is None:
-                self._job = job
 
 
 class Background:
@@ -106,7 +105,7 @@ class Background:
         return True
 
     def repeat(self, job: Callable[[], bool], seconds: float) -> None:
-        """Run a job every so many seconds, until it returns False; one job for each object.
+        """Run a job every so many seconds, until it returns False.
 
         The job must not refer to the owner of this object, which it would keep alive.
         """
