@@ -10,7 +10,6 @@ import pickle
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import (
@@ -31,8 +31,8 @@ from support import (
     SOON,
     die_behind_the_marker,
     die_while_sending_large,
-    forked,
     lettered,
+    printed,
     until,
 )
 from tiers import slow_but
@@ -398,8 +398,8 @@ def test_what_a_dead_writer_staged_is_removed(queue: Queue) -> None:
     )
     with (
         queue.producer() as producer,
-        subprocess.Popen(
-            [sys.executable, "-c", code, queue.directory], stdout=subprocess.PIPE, text=True
+        warm.Popen(
+            [sys.executable, "-c", code, queue.directory], stdout=warm.PIPE, text=True
         ) as process,
     ):
         assert process.stdout is not None
@@ -731,21 +731,12 @@ def test_blocks_that_are_read_in_one_piece_are_checked(tmp_path: Path, begin: in
         assert file.readall() == sent[2 * fmt.FRAGMENT_BLOCK_BYTES :]
 
 
-@pytest.fixture(scope="module")
-def run_fork() -> Iterator[Callable[..., list[str]]]:
-    """What runs a function of `support.py` in a fork."""
-    with forked() as run:
-        yield run
-
-
 @pytest.mark.parametrize("step", slow_but(range(3, 80, 9), range(1, 80)))
-def test_death_at_each_call_keeps_a_large_message_atomic(
-    tmp_path: Path, run_fork: Callable[..., list[str]], step: int
-) -> None:
+def test_death_at_each_call_keeps_a_large_message_atomic(tmp_path: Path, step: int) -> None:
     """I19, I23: a sender that dies at any system call has sent the message, or left no files."""
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as queue, queue.producer() as producer:
         producer.send(b"before")
-        said = run_fork(die_while_sending_large.__name__, queue.directory, step - 1)
+        said = printed(die_while_sending_large.__name__, queue.directory, step - 1)
         producer.send(b"after")
         found = payloads(queue)
         assert found in ([b"before", b"after"], [b"before", *AROUND_LARGE, b"after"])
@@ -766,13 +757,13 @@ def test_death_at_each_call_keeps_a_large_message_atomic(
     ],
 )
 def test_death_behind_the_marker_keeps_all_pages(
-    tmp_path: Path, run_fork: Callable[..., list[str]], sizes: list[int], *, is_opened_alone: bool
+    tmp_path: Path, sizes: list[int], *, is_opened_alone: bool
 ) -> None:
     """M7: all messages are there from the marker on; pages of fragments have none before theirs."""
     sent = lettered(sizes)
     with Queue(tmp_path / "q", page_bytes=PAGE_BYTES) as before, before.producer() as producer:
         producer.send(b"before")
-        run_fork(die_behind_the_marker.__name__, before.directory, sizes)
+        printed(die_behind_the_marker.__name__, before.directory, sizes)
         if is_opened_alone:
             before.close()
         with Queue(tmp_path / "q") as queue, queue.producer() as another:
@@ -905,7 +896,7 @@ with Queue(sys.argv[1]) as queue, queue.consumer() as consumer:
         assert file.read() == message.payload
     print(len(message.payload))
 """
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", code, tmp_path / "q"], capture_output=True, text=True, check=False
     )
     if done.stderr == "limited\n":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 import sys
 import tempfile
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from publishing_steps import LARGE_COUNT, PAGE_BYTES, SMALL_COUNT, Rows, publish, whole
 from tiers import slow_but
 
@@ -166,7 +166,7 @@ def test_a_publisher_that_dies_at_any_step_leaves_all_or_none(kind: str, count: 
     script = Path(__file__).parents[1] / "support" / "publishing_steps.py"
     # In memory, where there is such a place: some thousand syncs, and no power is really cut.
     with tempfile.TemporaryDirectory(dir=scratch_directory()) as directory:
-        done = subprocess.run(
+        done = warm.run(
             [sys.executable, str(script), directory, kind, str(count)],
             capture_output=True,
             text=True,

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 
 from pagequeue import PageQueueError, Queue
 from pagequeue.cli import main
@@ -32,14 +33,14 @@ Capture = pytest.CaptureFixture[bytes]
 
 
 def start(
-    *arguments: str | Path, stdin: int | None = subprocess.PIPE, stdout: int = subprocess.PIPE
-) -> subprocess.Popen[bytes]:
+    *arguments: str | Path, stdin: int | None = warm.PIPE, stdout: int = warm.PIPE
+) -> warm.Popen:
     """Start the command in its own process."""
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-m", "pagequeue.cli", *map(str, arguments)],
         stdin=stdin,
         stdout=stdout,
-        stderr=subprocess.PIPE,
+        stderr=warm.PIPE,
     )
 
 
@@ -221,7 +222,7 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(ours)
 
 
-def screen(ours: int, theirs: int, process: subprocess.Popen[bytes]) -> str:
+def screen(ours: int, theirs: int, process: warm.Popen) -> str:
     """Return all that a process has written on the terminal."""
     os.close(theirs)
     shown = b""
@@ -254,7 +255,7 @@ def test_terminal_shows_time_in_colour_and_no_escape_of_a_payload(
 def test_terminal_shows_how_many_were_sent(tmp_path: Path, terminal: tuple[int, int]) -> None:
     """If stderr is a terminal, the sender prints its count, and a file's progress."""
     (tmp_path / "file").write_bytes(b"line\n" * 1000)
-    process = subprocess.Popen(
+    process = warm.Popen(
         [
             sys.executable,
             "-m",
@@ -369,10 +370,11 @@ def test_missing_extra_is_named_with_the_remedy(module: str) -> None:
     """Without its extra the command prints what to install, without a traceback."""
     program = (
         f"import sys; sys.modules[{module!r}] = None\n"
-        "from pagequeue.cli import main\n"
-        "sys.exit(main(['info', 'q']))\n"
+        "from pagequeue import cli\n"
+        "del cli.app, sys.modules['pagequeue.cli.app']  # it was imported ahead\n"
+        "sys.exit(cli.main(['info', 'q']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    done = warm.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert done.returncode == 1
     assert install_command("cli").encode() in done.stderr
     assert b"Traceback" not in done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 
 from pagequeue import Queue
 from pagequeue.cli import main
@@ -54,7 +54,7 @@ def test_message_that_could_not_be_written_is_not_acknowledged(directory: Path) 
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "pagequeue.cli", "receive", str(directory), "--consumer", "b"]
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, check=False, timeout=60)
+    done = warm.run(command, stdout=writing, stderr=warm.PIPE, check=False, timeout=60)
     os.close(writing)
     assert done.returncode == 141, done.stderr
     with Queue(directory) as queue:

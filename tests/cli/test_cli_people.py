@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+import warm
 from commands import names
 from safely import STRANGER, user
 
@@ -50,7 +51,7 @@ def on_terminal(
     known = {
         name: value for name, value in os.environ.items() if name not in {"COLUMNS", "NO_COLOR"}
     }
-    with subprocess.Popen(
+    with warm.Popen(
         [sys.executable, "-m", "pagequeue", *map(str, arguments)],
         stdin=theirs,
         stdout=theirs,
@@ -137,7 +138,7 @@ def test_completion_prints_a_script_of_the_shell(capfd: Capture, shell: str) -> 
 
 def test_completion_of_a_word_gives_the_commands() -> None:
     """What the script calls."""
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", "from pagequeue.cli import main; main()"],
         env={
             **os.environ,
@@ -250,7 +251,7 @@ def test_help_cuts_no_summary(words: list[str], capfd: Capture) -> None:
 @pytest.mark.parametrize("words", [["consumers"], ["ls"]])
 def test_table_is_cut_nowhere(directory: Path, words: list[str]) -> None:
     """Lines on a wide terminal, blocks on one of 60 columns, and the same lines in a pipe."""
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "pagequeue", *words, str(directory)],
         capture_output=True,
         text=True,

@@ -11,13 +11,13 @@ import resource
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+import warm
 
 from pagequeue import Queue
 from pagequeue.cli import main
@@ -48,7 +48,7 @@ class Terminal:
         sizes = {"COLUMNS", "LINES"}  # readline sets them in the environment of who imports it
         known = {name: value for name, value in os.environ.items() if name not in sizes}
         code = f"import sys, fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n{before}\n{RUN}"
-        self.process = subprocess.Popen(
+        self.process = warm.Popen(
             [sys.executable, "-c", code, "top", "--interval", "0.05", *map(str, arguments)],
             stdin=self.theirs,
             stdout=self.theirs,
@@ -155,7 +155,7 @@ def take(survey: Survey) -> dict[str, Any]:
 
 def test_pipe_gets_one_plain_table(directory: Path) -> None:
     """With every queue, also the damaged one, which makes the exit code 1."""
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "pagequeue", "top", "--interval", "0.1", str(directory)],
         capture_output=True,
         text=True,
@@ -256,7 +256,7 @@ def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
         "assert os.listdir('/proc/self/fd') == before\n"
         "print(sum(row.stats is not None and not row.state for row in survey.rows))"
     )
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", code, str(tmp_path)],
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import zipfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import warm
 from rich.console import Console
 from support import within
 
@@ -380,13 +380,13 @@ with_data = pytest.mark.skipif(
 )
 
 
-def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def start(tmp_path: Path, *arguments: str) -> warm.Popen:
     """Start `pagequeue demo` with its own temporary directory."""
     (temporary := tmp_path / "tmp").mkdir()
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-m", "pagequeue.cli", "demo", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=warm.PIPE,
+        stderr=warm.PIPE,
         env=os.environ | {"TMPDIR": str(temporary)},
     )
 
@@ -414,7 +414,7 @@ def test_demo_keeps_a_directory_that_was_named(
     assert from_payload(capfdbinary.readouterr().out.rstrip(b"\n")).row <= 500
 
 
-def wait_for_children(process: subprocess.Popen[bytes]) -> list[int]:
+def wait_for_children(process: warm.Popen) -> list[int]:
     """Return the five workers of a running demo."""
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import warm
 from plugin import MESSAGES, Disk
 from support import SMALL, Clock
 
@@ -238,7 +238,7 @@ def test_no_other_process_uses_a_page_again_that_a_batch_views(
         batch = queue.last(30)
     del queue
     command = [sys.executable, "-W", "error", "-c", OTHER, str(tmp_path / "q")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = warm.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 30
     assert view.tolist() == batch.payloads == [b"%03d" % i + b"." * 97 for i in range(30)]

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import warm
 from support import HERE, SOON, end, ready
 from tiers import slow_but_rows
 from truncated import OS_PAGE, PLACES, TRUNCATED, Scene
@@ -20,19 +21,22 @@ if TYPE_CHECKING:
 
 def child(
     name: str, *args: object, before: tuple[str, ...] = (), module: str = "truncated"
-) -> subprocess.Popen[str]:
+) -> warm.Popen | subprocess.Popen[str]:
     """Run a function of a module of `tests/support` in its own process."""
     code = (
         f"import json, sys; sys.path.insert(0, {HERE!r}); import {module}; "
         f"{module}.{name}(*json.loads(sys.argv[1]))"
     )
     command = [sys.executable, *before, "-W", "error", "-c", code, json.dumps(args, default=str)]
-    return subprocess.Popen(
+    popen = subprocess.Popen if before else warm.Popen
+    return popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def ended(process: subprocess.Popen[str], seconds: float = 60.0) -> tuple[int, str, str]:
+def ended(
+    process: warm.Popen | subprocess.Popen[str], seconds: float = 60.0
+) -> tuple[int, str, str]:
     """Wait for a process; return how it ended and what it wrote."""
     try:
         out, err = process.communicate(timeout=seconds)

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HERE, SMALL
@@ -384,7 +384,7 @@ def test_full_disk_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
         "test_exchange.export_with_little_room(*sys.argv[1:])"
     )
     arguments = [str(tmp_path / "a"), str(tmp_path / f"a{suffix}")]
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
         capture_output=True,
         text=True,
@@ -474,7 +474,7 @@ def test_memory_does_not_grow_with_the_queue(tmp_path: Path, suffix: str) -> Non
                 producer.send_many(payloads)
     file, target = str(tmp_path / f"a{suffix}"), str(tmp_path / "target-")
     arguments = [str(tmp_path / "small"), str(tmp_path / "large"), file, target]
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
@@ -502,7 +502,7 @@ def test_row_older_than_the_one_before_is_named(
 
 def test_python_dash_m_is_the_command() -> None:
     """`python -m pagequeue` prints the same as `pagequeue`."""
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "pagequeue", "--help"], capture_output=True, text=True, check=True
     )
     assert "export" in done.stdout

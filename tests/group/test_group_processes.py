@@ -6,13 +6,13 @@ import math
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from group_support import send
 from support import LONG
 
@@ -34,16 +34,16 @@ with Queue(sys.argv[1]) as queue:
 """
 
 
-def claimer(path: Path, lease: float, count: int) -> subprocess.Popen[bytes]:
+def claimer(path: Path, lease: float, count: int) -> warm.Popen:
     """Start a process that claims some, and wait until it has them."""
     command = [sys.executable, "-c", CLAIMER, str(path), str(lease), str(count)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    process = warm.Popen(command, stdout=warm.PIPE)
     assert process.stdout is not None
     assert int(process.stdout.readline()) == count
     return process
 
 
-def end(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
+def end(process: warm.Popen, number: int = signal.SIGKILL) -> None:
     """Kill a process."""
     process.send_signal(number)
     process.wait()

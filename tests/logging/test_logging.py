@@ -6,13 +6,13 @@ import contextlib
 import json
 import logging
 import logging.config
-import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import warm
 
 from pagequeue import InvalidOption, Queue, Retention, errors
 from pagequeue.logging import QueueHandler
@@ -154,8 +154,8 @@ def test_formatter_and_level_are_obeyed(tmp_path: Path) -> None:
 def test_another_process_tails_the_log(tmp_path: Path) -> None:
     """It waits for each record, and sees all of them in order."""
     with handled(QueueHandler(tmp_path / "log")) as log:
-        tail = subprocess.Popen(
-            [sys.executable, "-c", TAIL, str(tmp_path / "log")], stdout=subprocess.PIPE, text=True
+        tail = warm.Popen(
+            [sys.executable, "-c", TAIL, str(tmp_path / "log")], stdout=warm.PIPE, text=True
         )
         assert tail.stdout is not None
         log.info("first")
@@ -170,7 +170,7 @@ def test_another_process_tails_the_log(tmp_path: Path) -> None:
 def test_children_of_a_fork_log_for_themselves(tmp_path: Path) -> None:
     """The parent's handles stay as they are, and no record is dropped."""
     path = tmp_path / "log"
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", FORK, str(path)],
         capture_output=True,
         text=True,

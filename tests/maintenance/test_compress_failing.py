@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plugin import Disk
 from squeezing import PAGE, compressed_pages, fill, text
-from support import compress_for_ever, die_while_compressing, end, forked, payloads, ready, start
+from support import compress_for_ever, die_while_compressing, end, payloads, printed, ready, start
 
 from pagequeue import (
     CompressReport,
@@ -140,24 +140,23 @@ def test_failed_sync_with_compressed_pages_is_written_again(disk: Disk) -> None:
 def test_killed_at_every_step_the_page_is_there(tmp_path: Path) -> None:
     """I16: dying at each system call of Z1 to Z5; the next run continues and leaves no file."""
     step = deaths = 0
-    with forked() as run:
-        while True:
-            disk = Disk(tmp_path / str(step), PAGE)
-            with disk.open() as queue:
-                sent = fill(queue, 200)
-            said = run(die_while_compressing.__name__, disk.directory, step)
-            assert verify_queue(disk.directory).ok
-            with disk.open() as queue:
-                assert payloads(queue.replay()) == sent
-                queue.compress()
-                assert compressed_pages(disk) == [1]
-                assert payloads(queue.replay()) == sent
-            assert not list(disk.directory.glob("*.tmp*"))
-            assert not disk.index(1).exists()
-            if "done" in said:
-                break
-            deaths += 1
-            step += 1
+    while True:
+        disk = Disk(tmp_path / str(step), PAGE)
+        with disk.open() as queue:
+            sent = fill(queue, 200)
+        said = printed(die_while_compressing.__name__, disk.directory, step)
+        assert verify_queue(disk.directory).ok
+        with disk.open() as queue:
+            assert payloads(queue.replay()) == sent
+            queue.compress()
+            assert compressed_pages(disk) == [1]
+            assert payloads(queue.replay()) == sent
+        assert not list(disk.directory.glob("*.tmp*"))
+        assert not disk.index(1).exists()
+        if "done" in said:
+            break
+        deaths += 1
+        step += 1
     assert deaths > 20
 
 

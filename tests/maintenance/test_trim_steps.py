@@ -13,7 +13,7 @@ from support import (
     SMALL,
     die_while_trimming,
     end,
-    forked,
+    printed,
     ready,
     send_and_trim_for_ever,
     start,
@@ -64,21 +64,20 @@ def check_trimmed(disk: Disk, total: int = 18) -> None:
 def test_killed_at_every_step_of_trimming_no_message_is_lost(tmp_path: Path) -> None:
     """I12: dying at each system call and each store of T1 to T4, uncaught."""
     step = deaths = 0
-    with forked() as run:
-        while True:
-            disk = Disk(tmp_path / str(step))
-            with disk.open() as queue:
-                fill(queue, 6)
-                with queue.consumer("acked") as consumer:
-                    while consumer.sequence < 12:
-                        consumer.receive()
-                    consumer.ack()
-            said = run(die_while_trimming.__name__, disk.directory, step)
-            check_trimmed(disk)
-            if "done" in said:
-                break
-            deaths += 1
-            step += 1
+    while True:
+        disk = Disk(tmp_path / str(step))
+        with disk.open() as queue:
+            fill(queue, 6)
+            with queue.consumer("acked") as consumer:
+                while consumer.sequence < 12:
+                    consumer.receive()
+                consumer.ack()
+        said = printed(die_while_trimming.__name__, disk.directory, step)
+        check_trimmed(disk)
+        if "done" in said:
+            break
+        deaths += 1
+        step += 1
     assert deaths > 14  # 4 moves of two stores, the syncs, and 8 files
 
 

@@ -7,12 +7,12 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from support import LONG
 
 from pagequeue import Queue
@@ -138,7 +138,7 @@ def test_options_that_contradict_each_other_are_refused(
 def test_command_serves_metrics_until_interrupted(queue: Queue) -> None:
     """Over HTTP, on a port of the system's choice; Ctrl-C ends it."""
     command = [sys.executable, "-m", "pagequeue.cli", "metrics", queue.directory, "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = warm.Popen(command, stderr=warm.PIPE, text=True)
     try:
         assert process.stderr is not None
         url = process.stderr.readline().split()[-1]
@@ -223,10 +223,11 @@ def test_missing_library_names_the_extra() -> None:
     """Importing the collector without it raises an error that names the extra."""
     code = (
         "import sys; sys.modules['prometheus_client.metrics_core'] = None\n"
+        "sys.modules.pop('pagequeue.metrics', None)\n"
         "from pagequeue import MissingExtra\n"
         "try:\n    import pagequeue.metrics\n"
         "except MissingExtra as error:\n    print(error.extra, error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = warm.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("metrics ")
     assert install_command("metrics") in done.stdout

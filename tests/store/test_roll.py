@@ -6,12 +6,12 @@ import errno
 import os
 import resource
 import struct
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import support
+import warm
 from plugin import PAGE_NUMBER_AT, Disk, frames_of
 
 from pagequeue import CorruptPage, Queue, errors, repair_queue
@@ -226,7 +226,7 @@ def test_limit_on_file_sizes_is_disk_full_and_can_be_raised(disk: Disk, tmp_path
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     disk.page_bytes = 65536
     disk.send(b"x")
-    result = subprocess.run(
+    result = warm.run(
         [sys.executable, "-c", LIMITED, str(disk.directory)],
         cwd=tmp_path,
         capture_output=True,

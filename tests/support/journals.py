@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import warm
 
 from pagequeue.journal import Journal
 
@@ -106,14 +107,14 @@ class Counts:
         return state
 
 
-def begin(name: str, *args: object) -> subprocess.Popen[str]:
-    """Run a function of this module in a fresh process; the arguments travel as JSON."""
+def begin(name: str, *args: object) -> warm.Popen:
+    """Run a function of this module in a process of its own; the arguments travel as JSON."""
     code = (
         f"import json, sys; sys.path[:0] = {[HERE, ROOT]!r}; import journals; "
         f"journals.{name}(*json.loads(sys.argv[1]))"
     )
     command = [sys.executable, "-W", "error", "-c", code, json.dumps(args, default=str)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return warm.Popen(command, stdout=warm.PIPE, stderr=warm.PIPE, text=True)
 
 
 def count(directory: str, name: str, last: str, goal: int, pause: float) -> None:

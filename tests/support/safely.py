@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
+
+import warm
 
 from pagequeue import Queue, errors
 
@@ -63,7 +64,7 @@ def user(number: int) -> Iterator[None]:
 def as_user(user: int, directory: Path, **options: object) -> str:
     """Return how an opening in a process of another user ends; that needs root."""
     travel = json.dumps([str(directory), user, options])
-    result = subprocess.run(
+    result = warm.run(
         [sys.executable, "-c", OPEN_AS, travel],
         cwd="/",
         capture_output=True,

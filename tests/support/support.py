@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import portalocker
+import warm
 
 from pagequeue import Overtaken, PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
@@ -146,61 +147,32 @@ def at_once(directory: Path | str, pattern: str) -> list[Path]:
 
 def start(
     name: str, *args: object, before: tuple[str, ...] = (), **options: object
-) -> subprocess.Popen[str]:
-    """Run a function of this module in a fresh process; the arguments travel as JSON."""
+) -> warm.Popen | subprocess.Popen[str]:
+    """Run a function of this module in a process of its own; the arguments travel as JSON.
+
+    What stands before it, as `strace` does, starts a fresh interpreter.
+    """
     code = (
         f"import json, sys; sys.path[:0] = {[HERE, ROOT]!r}; import support; "
         f"args, options = json.loads(sys.argv[1]); support.{name}(*args, **options)"
     )
     travel = json.dumps([args, options], default=str)
     command = [*before, sys.executable, "-W", "error", "-c", code, travel]
-    return subprocess.Popen(
+    popen = subprocess.Popen if before else warm.Popen
+    return popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-@contextlib.contextmanager
-def forked() -> Iterator[Callable[..., list[str]]]:
-    """Give a function that runs one of this module's in a fork; it returns the lines it printed.
+def printed(name: str, *args: object) -> list[str]:
+    """Run a function of this module in a process; return the lines it printed.
 
-    The forks are of one process that has imported all and has one thread, so that each takes
-    milliseconds. A fork that neither ends well nor is killed is an error.
+    One that neither ends well nor is killed is an error.
     """
-    process = start(run_in_forks.__name__)
-    assert process.stdin is not None and process.stdout is not None  # noqa: PT018
-
-    def run(name: str, *args: object) -> list[str]:
-        process.stdin.write(json.dumps([name, args], default=str) + "\n")  # type: ignore[union-attr]
-        process.stdin.flush()  # type: ignore[union-attr]
-        said = []
-        while (line := ready(process)) not in {"0", str(-signal.SIGKILL)}:
-            assert not line.isdecimal(), (line, said)
-            said.append(line)
-        return said
-
-    try:
-        yield run
-    finally:
-        process.stdin.close()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            stream.close()  # type: ignore[union-attr]
-
-
-def run_in_forks() -> None:
-    """For each line of the input fork a child that runs a function; print how the child ended."""
-    for line in sys.stdin:
-        name, args = json.loads(line)
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                globals()[name](*args)
-                code = 0
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        print_now(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+    with start(name, *args) as process:
+        out, err = process.communicate(timeout=LONG)
+    assert process.returncode in {0, -signal.SIGKILL}, out + err
+    return out.splitlines()
 
 
 def is_locked(path: Path) -> bool:
@@ -213,7 +185,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def ready(process: subprocess.Popen[str]) -> str:
+def ready(process: warm.Popen | subprocess.Popen[str]) -> str:
     """Wait for the first line that a process prints, and return it."""
     assert process.stdout is not None and process.stderr is not None  # noqa: PT018
     line = process.stdout.readline()
@@ -221,7 +193,7 @@ def ready(process: subprocess.Popen[str]) -> str:
     return line.strip()
 
 
-def finish(process: subprocess.Popen[str], seconds: float = LONG) -> str:
+def finish(process: warm.Popen | subprocess.Popen[str], seconds: float = LONG) -> str:
     """Wait for the end of a process that must end well; return what it printed."""
     try:
         out, err = process.communicate(timeout=seconds)
@@ -233,7 +205,7 @@ def finish(process: subprocess.Popen[str], seconds: float = LONG) -> str:
     return out.strip()
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: warm.Popen | subprocess.Popen[str]) -> None:
     """Kill a process and wait for it."""
     process.kill()
     process.communicate()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+import warm
 from support import within
 
 from pagequeue import Queue, errors
@@ -274,7 +274,7 @@ def public() -> Iterator[Path]:
 
 def as_other_user(directory: Path, how: str) -> str:
     """Open the queue in a process that becomes another user; return what it prints."""
-    result = subprocess.run(
+    result = warm.run(
         [sys.executable, "-c", OTHER_USER, str(directory), how, str(NOBODY)],
         cwd="/",
         capture_output=True,

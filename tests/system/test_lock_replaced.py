@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 import support
+import warm
 from safely import INDEX, LOCK, WIDE, as_user, replace
 
 from pagequeue import Queue, errors, repair_queue
@@ -245,6 +245,6 @@ def test_opening_while_others_close_reports_no_replaced_lock(tmp_path: Path) -> 
         "import sys; from pagequeue import Queue\nfor _ in range(150): Queue(sys.argv[1]).close()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "q")]
-    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    processes = [warm.Popen(command, stderr=warm.PIPE, text=True) for _ in range(3)]
     ended = [(process.communicate()[1], process.returncode) for process in processes]
     assert ended == [("", 0)] * 3

@@ -7,7 +7,6 @@ import fcntl
 import os
 import platform
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import portalocker
 import pytest
+import warm
 from support import SMALL, payloads, within
 
 from pagequeue import Queue, _core, errors
@@ -91,10 +91,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+def holder(path: Path) -> Iterator[warm.Popen]:
     """Another process that holds the lock."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
+    with warm.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=warm.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -186,9 +186,7 @@ def test_threads_of_one_process_exclude_each_other(locks: list[FileLock]) -> Non
         pass
 
 
-def test_killed_holder_releases_the_lock(
-    holder: subprocess.Popen[str], locks: list[FileLock]
-) -> None:
+def test_killed_holder_releases_the_lock(holder: warm.Popen, locks: list[FileLock]) -> None:
     """I3: the kernel releases it when its holder dies."""
     assert not locks[0].try_exclusive()
     holder.kill()
@@ -196,7 +194,7 @@ def test_killed_holder_releases_the_lock(
         pass
 
 
-def test_stopped_holder_keeps_it(holder: subprocess.Popen[str], locks: list[FileLock]) -> None:
+def test_stopped_holder_keeps_it(holder: warm.Popen, locks: list[FileLock]) -> None:
     """A stopped process could go on at any time: a timeout error, never theft."""
     holder.send_signal(signal.SIGSTOP)
     with pytest.raises(errors.LockTimeout), locks[0].exclusive(0.05, "testing"):
@@ -309,7 +307,7 @@ def test_overwritten_writers_lock_is_a_typed_error(tmp_path: Path, sends: str) -
 @pytest.mark.skipif(KIND_AT is None, reason="not a mutex of glibc on 64 bits")
 def test_lock_of_another_kind_is_a_typed_error(tmp_path: Path) -> None:
     """Glibc trusts the kind: lock elision is an invalid instruction for most processors."""
-    ended = subprocess.run(
+    ended = warm.run(
         [sys.executable, "-c", KINDS, str(tmp_path / "q"), str(KIND_AT)],
         capture_output=True,
         text=True,

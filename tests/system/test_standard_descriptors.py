@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
+
+import warm
 
 from pagequeue import Queue, verify_queue
 
@@ -46,7 +47,7 @@ with Queue(directory, page_bytes=4096, sync="always", retention=retention) as qu
 
 def test_no_file_of_a_queue_is_a_standard_stream(tmp_path: Path) -> None:
     """What is printed to a closed stdout is written nowhere."""
-    done = subprocess.run([sys.executable, "-c", USE, str(tmp_path / "q")], check=False)
+    done = warm.run([sys.executable, "-c", USE, str(tmp_path / "q")], check=False)
     assert done.returncode == 0
     assert verify_queue(tmp_path / "q").ok
     with Queue(tmp_path / "q", read_only=True) as queue:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import warm
 
 from pagequeue import Conflict, Queue, errors
 from pagequeue.tasks import NewTask, TaskStore, state
@@ -516,10 +516,10 @@ def test_claim_waits_for_a_task_of_another_process_without_polling(tmp_path: Pat
             "store = TaskStore(sys.argv[1]); print('up', flush=True); sys.stdin.readline()\n"
             "store.insert('other', 1); store.insert('a', 'from another process')"
         )
-        with subprocess.Popen(
+        with warm.Popen(
             [sys.executable, "-c", code, str(tmp_path / "store")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=warm.PIPE,
+            stdout=warm.PIPE,
             text=True,
         ) as child:
             assert child.stdin is not None
