@@ -13,7 +13,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 STRESS = ROOT / "stress"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-EXTENSION = PROJECT["tool"]["setuptools"]["ext-modules"][0]
 CAMPAIGN = re.compile(rf"\b{campaign.CAMPAIGN_PREFIX}[a-z]+(?:_[a-z]+)+\b")
 MACHINERY = {"stress.plants.plant", "stress.plants.registry", "stress.plants.rewrite"}
 """The modules of planted bugs that have none."""
@@ -184,14 +181,6 @@ def without_python() -> list[str]:
 
 
 LISTS: dict[str, tuple[Names, Names]] = {
-    "sources of the core": (
-        lambda: EXTENSION["sources"],
-        lambda: files("src/pagequeue/core/*/*.c"),
-    ),
-    "headers of the core": (
-        lambda: EXTENSION["depends"],
-        lambda: files("src/pagequeue/core/*/*.h"),
-    ),
     "campaigns of the runner": (
         campaign.campaign_names,
         lambda: [path.stem for path in STRESS.glob(f"{campaign.CAMPAIGN_PREFIX}*")],

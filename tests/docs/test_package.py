@@ -18,10 +18,10 @@ import pytest
 import pagequeue
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (".ci", "docs", "src", "stress", "tests")
-FILES = (".gitignore", ".pre-commit-config.yaml", "LICENSE", "README.md", "pyproject.toml")
+FOLDERS = (".ci", ".github", "docs", "src", "stress", "tests")
+FILES = (".gitignore", ".pre-commit-config.yaml", "LICENSE", "pyproject.toml", "setup.py")
 MADE = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", ".hypothesis", ".pytest_cache")
-CALL = "import build_backend, sys; print(getattr(build_backend, sys.argv[1])(sys.argv[2]))"
+CALL = "from setuptools.build_meta import *; import sys; print(eval(sys.argv[1])(sys.argv[2]))"
 
 
 def hook(
@@ -34,15 +34,15 @@ def hook(
         cwd=project,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(project / ".ci"), **environment},
+        env={**os.environ, **environment},
         timeout=600,
         check=False,
     )
 
 
-def built(project: Path, name: str, out: Path) -> Path:
+def built(project: Path, name: str, out: Path, **environment: str) -> Path:
     """Return the file that a hook builds."""
-    done = hook(project, name, out)
+    done = hook(project, name, out, **environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return out / done.stdout.splitlines()[-1]
 
@@ -58,8 +58,8 @@ def project(tmp_path: Path) -> Path:
     copy = tmp_path / "project"
     for name in FOLDERS:
         shutil.copytree(ROOT / name, copy / name, ignore=MADE)
-    for name in FILES:
-        shutil.copy(ROOT / name, copy / name)
+    for path in [*(ROOT / name for name in FILES), *ROOT.glob("*.md")]:
+        shutil.copy(path, copy)
     return copy
 
 
@@ -73,7 +73,6 @@ def test_missing_compiler_is_told_in_one_line(tmp_path: Path) -> None:
     for name in ("build_wheel", "build_editable"):
         done = hook(ROOT, name, tmp_path, CC="no-such-compiler -O2")
         assert done.returncode != 0
-        assert done.stdout == ""
         assert re.fullmatch(
             r"pagequeue .* a C compiler \(no-such-compiler\).*apt-get install gcc.*apk add gcc.*\n",
             done.stderr,
@@ -104,10 +103,10 @@ def test_sdist_has_all_files(project: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_wheel_for_a_free_threaded_python_is_for_one_version(project: Path, tmp_path: Path) -> None:
     """Up to 3.14 it has no stable ABI; here an ordinary Python says that it is one."""
-    (project / ".ci" / "sitecustomize.py").write_text(
+    (tmp_path / "sitecustomize.py").write_text(
         "import sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1\n"
     )
-    wheel = built(project, "build_wheel", tmp_path)
+    wheel = built(project, "build_wheel", tmp_path, PYTHONPATH=str(tmp_path))
     version = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert re.match(rf"pagequeue-[\d.]+-{version}-{version}t?-linux_", wheel.name)
     with zipfile.ZipFile(wheel) as archive:
@@ -136,8 +135,9 @@ def test_wheel_has_the_library_only_and_runs(project: Path, tmp_path: Path) -> N
     for name in ("py.typed", "FORMAT.md", "_core.abi3.so", "spark/native/java/DefaultSource.java"):
         assert f"pagequeue/{name}" in files
     assert b".debug_info" not in (site / "pagequeue" / "_core.abi3.so").read_bytes()
+    command = settings()["tool"]["cibuildwheel"]["test-command"]
     done = subprocess.run(
-        [sys.executable, ROOT / ".ci" / "try_wheel.py"],
+        ["sh", "-euc", command.replace("pagequeue ", f"{sys.executable} -m pagequeue ")],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(site)},
@@ -146,5 +146,4 @@ def test_wheel_has_the_library_only_and_runs(project: Path, tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "b'hello'" in done.stdout
     assert "second message" in done.stdout
