@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import random
 import re
 import subprocess
@@ -12,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from documents import run
 
 from pagequeue.tasks import TaskStore
 
@@ -24,6 +24,7 @@ PAGES = {
     "exactly-once": ["readings.py", "totals.py"],
 }
 """The programs of each page, in their order."""
+QUICK = ("outbox", "exactly-once")
 KILLS_MIN = 12
 
 
@@ -36,22 +37,6 @@ def blocks(page: str) -> tuple[dict[str, str], list[str]]:
     return programs, [text for kind, text in found if kind == "bash"]
 
 
-def run(directory: Path, *command: str) -> str:
-    """Run a command as a reader would."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 def written(page: str, directory: Path) -> list[str]:
     """Write the programs of a page into a directory; return their names."""
     programs, _ = blocks(page)
@@ -60,15 +45,21 @@ def written(page: str, directory: Path) -> list[str]:
     return list(programs)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_programs_of_the_guide_run(page: str, tmp_path: Path) -> None:
-    """In their order, each in a separate process; then the commands."""
-    assert written(page, tmp_path) == PAGES[page]
+def follow(page: str, directory: Path, *freshness: bool) -> None:
+    """Run the programs in their order, each in processes of its own; then the commands."""
+    assert written(page, directory) == PAGES[page]
     for name in PAGES[page]:
-        run(tmp_path, sys.executable, name)
+        for is_fresh in freshness:
+            run(directory, sys.executable, name, is_fresh=is_fresh)
     for text in blocks(page)[1]:
-        out = run(tmp_path, "bash", "-euo", "pipefail", "-c", text)
+        out = run(directory, "bash", "-euo", "pipefail", "-c", text)
         assert {"workflow": "fetch", "exactly-once": "ok: "}[page] in out
+
+
+@pytest.mark.parametrize("page", QUICK)
+def test_programs_of_the_guide_run(page: str, tmp_path: Path) -> None:
+    """Those that start no interpreters of their own."""
+    follow(page, tmp_path, False)
     if page == "outbox":
         assert delivered(tmp_path) == list(range(40))
 
@@ -76,10 +67,11 @@ def test_programs_of_the_guide_run(page: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_of_the_guide_run_again(page: str, tmp_path: Path) -> None:
-    """Readers try a program twice, in the same directory, where its store then exists."""
-    for name in written(page, tmp_path):
-        for _ in range(2):
-            run(tmp_path, sys.executable, name)
+    """Readers try a program twice, in the same directory, where its store then exists.
+
+    The second time in an interpreter that has imported nothing else.
+    """
+    follow(page, tmp_path, False, True)
 
 
 def delivered(directory: Path) -> list[int]:

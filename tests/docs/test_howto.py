@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import doctest
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from documents import run
 from tiers import slow_but
 
 from pagequeue import metrics
@@ -25,8 +24,8 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 HOWTO = DOCS / "howto"
 GUIDES = {path.stem: path for path in sorted(HOWTO.glob("*.md")) if path.stem != "index"}
 PAGES = {name: DOCS / f"{name}.md" for name in ("tutorial", "concepts")} | GUIDES
-QUICK = ("arrays", "concepts", "containers", "services", "sizing")
-"""Pages whose programs start few processes; the others are marked `slow`."""
+QUICK = {*PAGES} - {"backup", "last-hour", "tutorial"}
+"""Pages whose programs start no interpreter and import no large library."""
 BLOCK = re.compile(r"(?:<!-- (\w+): (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 OPENED = re.compile(r'\bQueue\("([\w/-]+)"((?:[^()]|\([^()]*\))*)\)')
 SCHEMA = re.compile(r'codec="[^"]+"|dtype=[^,]+')
@@ -34,23 +33,7 @@ LINES_MAX = 80
 """Of a how-to guide: more is not read."""
 
 
-def run(directory: Path, *command: str) -> str:
-    """Run a command as a reader would; return what it printed."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def follow(page: Path, directory: Path) -> int:
+def follow(page: Path, directory: Path, *, is_fresh: bool = False) -> int:
     """Do what a page says; return how many blocks were run."""
     printed, count = "", 0
     for mark, value, language, text in BLOCK.findall(page.read_text()):
@@ -62,9 +45,11 @@ def follow(page: Path, directory: Path) -> int:
             name = text.partition("\n")[0].removeprefix("# ")
             assert name.endswith(".py"), text
             (directory / name).write_text(text)
-            printed, count = run(directory, sys.executable, name), count + 1
+            printed = run(directory, sys.executable, name, is_fresh=is_fresh)
+            count += 1
         elif language == "bash":
-            printed, count = run(directory, "bash", "-euo", "pipefail", "-c", text), count + 1
+            printed = run(directory, "bash", "-euo", "pipefail", "-c", text, is_fresh=is_fresh)
+            count += 1
         elif language == "text":
             assert doctest.OutputChecker().check_output(text, printed, doctest.ELLIPSIS), printed
     return count
@@ -74,6 +59,13 @@ def follow(page: Path, directory: Path) -> int:
 def test_page_runs_as_printed(page: str, tmp_path: Path) -> None:
     """Each program and command, with the output that the page shows."""
     assert follow(PAGES[page], tmp_path) > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PAGES)
+def test_page_imports_what_it_uses(page: str, tmp_path: Path) -> None:
+    """In fresh interpreters no module of the package is there because another program used it."""
+    assert follow(PAGES[page], tmp_path, is_fresh=True) > 0
 
 
 @pytest.mark.parametrize("page", GUIDES)

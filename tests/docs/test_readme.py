@@ -1,13 +1,13 @@
 """The code blocks of the README, and of the pages that it points to, run as printed."""
 
-import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from documents import run
+from tiers import slow_but
 
 from pagequeue.cli import main
 
@@ -32,6 +32,9 @@ SPARK = [text for mark, language, text in BLOCKS if language == "python" and mar
 SHELL = [text for mark, language, text in BLOCKS if language == "bash" and not mark]
 SETUP = {mark: text.strip() for mark, language, text in BLOCKS if mark and language == "bash"}
 PIPELINE = SETUP.pop("pipeline", "")
+DEAR = re.compile(r"^import (duckdb|pandas|polars)\b|spawn", re.MULTILINE)
+QUICK = [number for number, text in enumerate(PYTHON) if not DEAR.search(text)]
+"""Blocks that start no interpreter and import no large library."""
 
 
 @pytest.fixture(scope="module")
@@ -40,27 +43,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
 
 
-def run(command: list[str], directory: Path, *, seconds: float = 600) -> str:
-    """Run a command as a reader would, and return what it printed."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command,
-        cwd=directory,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def run_block(number: int, directory: Path) -> None:
+def run_block(number: int, directory: Path, *, is_fresh: bool = False) -> None:
     """Run a Python block as a reader would: it prints what it says that it prints."""
     file = directory / f"block{number}.py"
     file.write_text(PYTHON[number])
-    out = run([sys.executable, str(file)], directory)
+    out = run(directory, sys.executable, str(file), is_fresh=is_fresh)
     for shown in SHOWN.findall(PYTHON[number]):
         assert f"{shown}\n" in out
 
@@ -98,17 +85,24 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
         assert not heading or heading in anchors(other), heading
 
 
-@pytest.mark.parametrize("number", range(len(PYTHON)))
+@pytest.mark.parametrize("number", slow_but(QUICK, range(len(PYTHON))))
 def test_python_block_runs(number: int, directory: Path) -> None:
-    """Each Python block is a program that ends well, where what it imports is installed.
-
-    Readers try one of the first pages twice, in the same directory, where its queue then exists.
-    """
+    """Each Python block is a program that ends well, where what it imports is installed."""
     for module in LIBRARY.findall(PYTHON[number]):
         pytest.importorskip(module, reason=f"{module} is not installed")
     run_block(number, directory)
-    if number < FIRST_COUNT:
-        run_block(number, directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(FIRST_COUNT))
+def test_python_block_runs_again(number: int, directory: Path) -> None:
+    """Readers try one of the first pages twice, in the same directory, where its queue then exists.
+
+    In an interpreter that has imported nothing else.
+    """
+    for module in LIBRARY.findall(PYTHON[number]):
+        pytest.importorskip(module, reason=f"{module} is not installed")
+    run_block(number, directory, is_fresh=True)
 
 
 def test_python_blocks_of_the_readme_print_something() -> None:
@@ -125,7 +119,7 @@ def test_spark_block_runs(directory: Path) -> None:
     """The block of Spark too, where there is a Java."""
     file = directory / "spark.py"
     file.write_text(SPARK[0])
-    lines = run([sys.executable, str(file)], directory).splitlines()
+    lines = run(directory, sys.executable, str(file), is_fresh=True).splitlines()
     assert lines[-2:] == ["1000", """b'{"USER": 5, "PAGE": "/0"}'"""]
 
 
@@ -145,7 +139,7 @@ def test_pipeline_block_ends_with_charts(
     monkeypatch.chdir(directory)
     lines = PIPELINE.splitlines()
     assert [line.split(maxsplit=2)[:2] for line in lines[1:]] == [["pagequeue", "spark"]] * 4
-    run(["bash", "-euo", "pipefail", "-c", lines[0]], directory)
+    run(directory, "bash", "-euo", "pipefail", "-c", lines[0])
     for line in lines[1:]:
         assert main(shlex.split(line, comments=True)[1:]) == 0
     out = capsys.readouterr().out
@@ -158,10 +152,10 @@ def test_pipeline_block_ends_with_charts(
 @pytest.mark.slow
 def test_shell_block_prints_the_messages_sent(directory: Path) -> None:
     """The commands work one after the other."""
-    out = run(["bash", "-euo", "pipefail", "-c", SHELL[0]], directory)
+    out = run(directory, "bash", "-euo", "pipefail", "-c", SHELL[0])
     assert out.startswith("hello\nsecond message\n5\n14\n")
     assert "./greetings" in out
-    out = run(["bash", "-euo", "pipefail", "-c", SHELL[1]], directory)
+    out = run(directory, "bash", "-euo", "pipefail", "-c", SHELL[1])
     lines = out.splitlines()
     assert lines[:3] == ["99998", "99999", "100000"]
     assert '"sequence": 99999' in lines[3] or '"sequence":99999' in lines[3]

@@ -1,0 +1,37 @@
+"""Running what documents print, as their reader would."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import warm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(directory: Path, *command: str, is_fresh: bool = False) -> str:
+    """Run a command that must end well; return what it printed.
+
+    Args:
+        directory: the command's.
+        command: Python's, or a shell's, which finds `python` and `pagequeue`.
+        is_fresh: whether each process starts its interpreter, so that a name which only another
+            import brings is missed; else they are forked, which takes a tenth.
+    """
+    is_forked = command[0] == sys.executable and not is_fresh
+    own = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    done = (warm if is_forked else subprocess).run(
+        command,
+        cwd=directory,
+        env={**os.environ, "PATH": own if is_fresh else warm.path()},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
