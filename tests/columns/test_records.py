@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import array
+import asyncio
+import mmap
+import pickle
 import tempfile
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,6 +188,155 @@ def test_array_of_another_dtype_is_refused(tmp_path: Path) -> None:
         assert (queue.last(8).to_numpy() == np.concatenate([records, records])).all()
         with pytest.raises(DtypeMismatch):
             queue.last(1).to_numpy("<f8")
+
+
+EIGHT = np.dtype([("a", "<i4"), ("s", "S4")])
+VALUES: dict[str, Any] = {
+    "a float": np.full(3, 1.5),
+    "an integer": np.full(3, 7, "<i8"),
+    "a time": np.array(["2026-01-01"] * 3, "M8[ns]"),
+    "a complex number": np.zeros(3, "<c8"),
+    "text": np.array(["ab"] * 3),
+    "halves": np.zeros((3, 2), "<f4"),
+    "bytes as numbers": np.zeros((3, 8), "u1"),
+    "truths": np.zeros((3, 8), "?"),
+    "raw halves": np.zeros(3, "V4"),
+    "other names": np.zeros(3, [("b", "<i4"), ("s", "S4")]),
+    "another order": np.zeros(3, [("s", "S4"), ("a", "<i4")]),
+    "other offsets": np.zeros(
+        3, {"names": ["a", "s"], "formats": ["<i4", "S4"], "offsets": [4, 0]}
+    ),
+    "another byte order": np.zeros(3, [("a", ">i4"), ("s", "S4")]),
+    "another type": np.zeros(3, [("a", "<u4"), ("s", "S4")]),
+    "an array inside": np.zeros(3, [("a", "<i4"), ("s", "S1", (4,))]),
+    "objects": np.full(3, 1.5, object),
+    "every second": np.full(6, 1.5)[::2],
+}
+"""Items of eight bytes that are not records."""
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+def test_values_of_the_size_of_a_record_are_not_records(tmp_path: Path, values: Any) -> None:  # noqa: ANN401
+    """Whichever call takes them: as an array, one by one, and as a buffer with a format."""
+    refused = (DtypeMismatch, NotEncodable)
+    one, raised = values[:1], []
+    with Queue(tmp_path, dtype=EIGHT) as queue, queue.producer() as producer:
+        for send in (
+            lambda: producer.send_many(values),
+            lambda: producer.send_many(list(values)),
+            lambda: asyncio.run(producer.send_many_async(values)),
+            lambda: queue.publish("w", 1, values),
+            lambda: queue.publish("w", 1, list(values)),
+            lambda: producer.send(one),
+            lambda: producer.send(one[0]),
+            lambda: asyncio.run(producer.send_async(one[0])),
+        ):
+            with pytest.raises(refused) as caught:
+                send()
+            raised.append(caught.value)
+        if values.dtype.kind in "fic" and values.flags.c_contiguous:
+            with pytest.raises(DtypeMismatch, match="format"):
+                producer.send(memoryview(one))
+        assert len(queue) == 0
+    assert all(
+        "no message was sent" in str(error) or "one dimension" in str(error) for error in raised
+    )
+
+
+def test_buffer_of_bytes_or_records_is_a_record(tmp_path: Path) -> None:
+    """A format of single bytes is that of bytes; others must be that of the dtype."""
+    record = np.array([(7, b"seven")], EIGHT)
+    data = record.tobytes()
+    memory = mmap.mmap(-1, 8)
+    memory[:] = data
+    given = [
+        data,
+        bytearray(data),
+        memoryview(data),
+        memoryview(data).cast("c"),
+        array.array("b", data),
+        memory,
+        pa.py_buffer(data),
+        pickle.PickleBuffer(data),
+        record,
+        record[0],
+        np.array(record[0]),
+        memoryview(record),
+        np.void(data),
+        np.bytes_(data),
+        np.rec.array(record)[0],
+        np.ma.array(record)[0],
+    ]
+    with Queue(tmp_path, dtype=EIGHT) as queue, queue.producer() as producer:
+        for one in given:
+            producer.send(one)
+        producer.send_many(np.ma.array(record))
+        producer.send_many(record.view("V8"))
+        producer.send_many([record[0], data, (7, b"seve"), memory])
+        found = queue.last(100).to_numpy()
+        assert len(found) == len(given) + 6
+        assert (found == record[0]).all()
+        array_of_doubles = array.array("d", [1.5])
+        with pytest.raises(DtypeMismatch, match="format 'd'"):
+            producer.send_many([data, array_of_doubles])
+
+
+def test_masked_fields_are_refused(tmp_path: Path) -> None:
+    """A mask has no bytes; what is below it is not what the sender means."""
+    records = np.ma.array(np.zeros(3, EIGHT))
+    records["a"][1] = np.ma.masked
+    with Queue(tmp_path, dtype=EIGHT) as queue, queue.producer() as producer:
+        for send in (
+            lambda: producer.send_many(records),
+            lambda: producer.send_many(list(records)),
+            lambda: producer.send(records[1]),
+        ):
+            with pytest.raises(NotEncodable, match="masked"):
+                send()
+        producer.send(records[0])
+        assert len(queue) == 1
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_series_of_numbers_is_not_records(tmp_path: Path, library: str) -> None:
+    """Its items have the size of a record; one of bytes, and a frame of the fields, are sent."""
+    module = pytest.importorskip(library)
+    record = np.array([(7, b"seve")], EIGHT)
+    with Queue(tmp_path, dtype=EIGHT) as queue, queue.producer() as producer:
+        for values in ([1.5], [7], ["abcdefgh"]):
+            with pytest.raises(NotEncodable):
+                producer.send_many(module.Series(values))
+        with pytest.raises(NotEncodable, match="'a'"):
+            producer.send_many(module.DataFrame({"a": [1.5], "s": [b"seve"]}))
+        producer.send_many(module.Series([record.tobytes()]))
+        producer.send_many(module.DataFrame({"a": [7], "s": [b"seve"]}))
+        assert (queue.last(9).to_numpy() == record[0]).all()
+        assert len(queue) == 2
+
+
+@pytest.mark.parametrize("name", ["s", "u"])
+def test_end_that_numpy_takes_for_padding_is_refused(tmp_path: Path, name: str) -> None:
+    """It would be cut, and the field cannot hold the value without loss."""
+    dtype = np.dtype([("s", "S4"), ("u", "<U4")])
+    good = {"s": b"\0a", "u": "\0a"}
+    bad = good | {name: b"a\0" if name == "s" else "a\0"}
+    with Queue(tmp_path, dtype=dtype) as queue, queue.producer() as producer:
+        for payloads in ([bad], pa.Table.from_pylist([good, bad])):
+            with pytest.raises(NotEncodable, match=f"{name!r}"):
+                producer.send_many(payloads)
+        producer.send_many(pa.Table.from_pylist([good, {"s": b"", "u": ""}]))
+        producer.send(good)
+        assert queue.last(3).to_numpy().tolist() == [(b"\0a", "\0a"), (b"", ""), (b"\0a", "\0a")]
+
+
+def test_time_of_day_does_not_become_a_day(tmp_path: Path) -> None:
+    """Arrow's own cast drops it without a word."""
+    with Queue(tmp_path, dtype=[("day", "<M8[D]")]) as queue, queue.producer() as producer:
+        midnight = datetime(2026, 1, 2)  # noqa: DTZ001 - NumPy's days have no zone
+        with pytest.raises(NotEncodable, match=r"'day'.*times of day"):
+            producer.send_many(pa.table({"day": [midnight, midnight.replace(hour=5)]}))
+        producer.send_many(pa.table({"day": [midnight]}))
+        assert queue.last(1)[0].value["day"] == np.datetime64("2026-01-02")
 
 
 def test_field_without_a_type_in_arrow_is_named(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ def records_of(payloads: object, dtype: np.dtype[np.void]) -> ColumnInput | None
         return columns_of(payloads)
     values = arrow_values(payloads)
     if not hasattr(values, "column_names"):
+        if "string" in str(values.type):
+            raise errors.NotEncodable(
+                f"Arrow's type {values.type} is text, not the bytes of records; no message was "
+                "sent",
+                remedy="send a table with a column for each field, or cast it to binary",
+            )
         return columns_of(values)
     arrays = _fields(values, dtype, 0, "")
     columns = tuple((whole_items(array), at) for array, at in arrays)
@@ -118,7 +124,9 @@ def _scalars(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # n
         if values.type != wanted:
             if not (integers or times):
                 raise _other_type(name, values.type, str(wanted))
-            values = values.cast(wanted)
+            given, values = values, values.cast(wanted)
+            if arrow.types.is_date(wanted) and not values.cast(given.type).equals(given):
+                raise _other_type(name, given.type, f"{wanted}, without times of day")
     except arrow.ArrowException as error:
         raise errors.NotEncodable(f"column {name!r} does not fit {dtype}: {error}") from error
     array = _joined([chunk.to_numpy(zero_copy_only=False) for chunk in values.chunks], dtype)
@@ -149,6 +157,8 @@ def _bytes(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # noq
     items[np.arange(size) < lengths[:, np.newaxis]] = (
         np.concatenate(data) if data else np.empty(0, np.uint8)
     )
+    if (items[np.arange(len(items)), lengths - 1][lengths > 0] == 0).any():
+        raise _cut(name)
     return items.reshape(-1).view(dtype)
 
 
@@ -179,10 +189,20 @@ def _text(values: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:  # noqa
             f"column {name!r} has values of {longest} characters, its field only {size}",
             remedy="cut them",
         )
+    if compute.any(compute.ends_with(values, NUL)).as_py():
+        raise _cut(name)
     full = compute.utf8_rpad(values, size, NUL)
     held = [_data(chunk.cast(arrow.large_binary())) for chunk in full.chunks if len(chunk)]
     text = b"".join(part.tobytes() for part in held).decode()
     return np.frombuffer(text.encode("utf-32-le"), f"<U{size}").astype(dtype, copy=False)
+
+
+def _cut(name: str) -> errors.NotEncodable:
+    return errors.NotEncodable(
+        f"column {name!r} has values that end with a zero, which NumPy takes for padding; no "
+        "message was sent",
+        remedy="remove those zeros, or create the queue with a field of type V",
+    )
 
 
 def _other_type(name: str, found: object, wanted: str) -> errors.NotEncodable:

@@ -24,14 +24,16 @@ REFUSALS: Final = (TypeError, ValueError, OverflowError)
 """How NumPy refuses a value."""
 FROM_KINDS: Final = {"i": "iub", "u": "iub", "f": "iubf", "c": "iubfc"}
 """By the kind of a field: the kinds of values that it holds; for others only their own."""
+ENDS: Final = (b"\0", "\0")
+"""NumPy takes such an end for padding."""
 WORDS: Final = {
     "b": "a bool",
     "i": "an integer that fits",
     "u": "an integer that fits, from 0 on",
     "f": "a number",
     "c": "a number",
-    "S": "a bytes object of at most {size} bytes",
-    "U": "a text of at most {count} characters",
+    "S": "a bytes object of at most {size} bytes, of which the last one is not 0",
+    "U": "a text of at most {count} characters, of which the last one is not NUL",
     "V": "a bytes object of at most {size} bytes",
     "M": "a datetime",
     "m": "a timedelta",
@@ -192,7 +194,8 @@ def _converted(
     if given.dtype.kind not in FROM_KINDS.get(base.kind, base.kind):
         return None
     if base.kind in "SU":
-        return given.astype(base) if given.itemsize <= base.itemsize else None
+        is_cut = any(one[-1:] in ENDS for one in np.array(column, object).flat)
+        return None if is_cut or given.itemsize > base.itemsize else given.astype(base)
     with np.errstate(over="ignore", invalid="ignore"):
         found = given.astype(base)
     if base.kind in "fc":

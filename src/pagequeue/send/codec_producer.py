@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 TEXT = "utf-8"
 NO_RECORDS: Final = frozenset({str, list, int, float, complex, bool, NoneType})
 """What is sent instead of a record by mistake; other objects without bytes the core refuses."""
+BYTE_FORMATS: Final = frozenset({"B", "b", "c", "<B", "<b", "<c"})
+"""Formats of buffers that hold bytes: those of other numbers are not the bytes of a record."""
 
 
 def make_producer(store: Store, clock: Clock | None = None, sync_every: int = 0) -> Producer:
@@ -115,9 +117,11 @@ def payload_for(store: Store, value: Any) -> Buffer:  # noqa: ANN401 - any objec
     kind = store.schema
     if kind.dtype is None:
         return kind.encode(value)
-    if isinstance(value, np.void | np.ndarray) and value.dtype.names is not None:
-        _check_dtype(store, value.dtype)
-        return value.tobytes()
+    if isinstance(value, bytes | bytearray):
+        return value
+    if isinstance(value, np.generic | np.ndarray):
+        _check_dtype(store, value)
+        return np.asarray(value).tobytes()
     if is_record(value):
         return records_of_values([value], kind.dtype).tobytes()
     if type(value) in NO_RECORDS:
@@ -126,6 +130,7 @@ def payload_for(store: Store, value: Any) -> Buffer:  # noqa: ANN401 - any objec
             path=kind.path,
             remedy=f"send a tuple or a dict of the fields {list(kind.dtype.names or ())}",
         )
+    _check_buffer(store, value)
     payload: Buffer = value
     return payload
 
@@ -140,8 +145,8 @@ def columns_for(store: Store, payloads: object) -> in_rows.ColumnInput | None:
     if kind.dtype is None:
         is_text = kind.codec == TEXT and any(hasattr(payloads, way) for way in in_rows.ARROW)
         return _texts(payloads) if is_text else None
-    if isinstance(payloads, np.ndarray) and payloads.dtype.names is not None:
-        _check_dtype(store, payloads.dtype)
+    if isinstance(payloads, np.ndarray) and payloads.dtype.kind not in "SO":  # bytes, or objects
+        _check_dtype(store, payloads)
     return records_of(payloads, kind.dtype)
 
 
@@ -164,15 +169,50 @@ def payloads_for(store: Store, payloads: Iterable[Any]) -> list[Buffer]:
     return [data[at : at + size] for at in range(0, len(data), size)]
 
 
-def _check_dtype(store: Store, found: np.dtype[Any]) -> None:
-    dtype = store.schema.dtype
+def _check_dtype(store: Store, given: Any) -> None:  # noqa: ANN401 - an array or a scalar
+    """Raise unless an array or scalar of NumPy has records of a queue, or their bytes.
+
+    Raises:
+        DtypeMismatch: it has another dtype. NotEncodable: some of its fields are masked.
+    """
+    found, dtype = given.dtype, store.schema.dtype
+    if found == np.dtype((np.void, store.schema.record_bytes)):
+        return  # bytes
     if found != dtype:
-        raise errors.DtypeMismatch(
-            f"the queue has records of dtype {dtype}, not {found}",
+        raise _other_dtype(store, f"dtype {found}")
+    if in_rows.is_masked(given):
+        raise errors.NotEncodable(
+            "some fields are masked, which a record cannot express; no message was sent",
             path=store.folder.path,
-            dtype=dtype,
-            remedy="send array.astype(dtype)",
+            remedy="fill them, with array.filled()",
         )
+
+
+def _check_buffer(store: Store, value: object) -> None:
+    """Raise DtypeMismatch if an object's buffer holds values of another type than bytes."""
+    try:
+        view = memoryview(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return  # the core says what it lacks
+    with view:
+        if view.format in BYTE_FORMATS:
+            return
+        try:
+            if np.asarray(view).dtype == store.schema.dtype:
+                return
+        except (TypeError, ValueError, RuntimeError):  # NumPy does not know this format
+            pass
+        raise _other_dtype(store, f"format {view.format!r}")
+
+
+def _other_dtype(store: Store, found: str) -> errors.DtypeMismatch:
+    dtype = store.schema.dtype
+    return errors.DtypeMismatch(
+        f"the queue has records of dtype {dtype}, not values of {found}; no message was sent",
+        path=store.folder.path,
+        dtype=dtype,
+        remedy="send array.astype(dtype), or the bytes of a record",
+    )
 
 
 def _texts(payloads: object) -> in_rows.ColumnInput:

@@ -117,4 +117,6 @@ def is_masked(values: object) -> bool:
     meanwhile would inherit the lock of that import and wait for it for ever.
     """
     masks = sys.modules.get("numpy.ma")
-    return isinstance(values, getattr(masks, "MaskedArray", ())) and np.ma.is_masked(values)
+    if not isinstance(values, getattr(masks, "MaskedArray", ())):
+        return False
+    return any(np.asarray(np.ma.getmask(values)).tobytes())  # of records, one for each field
