@@ -13,6 +13,7 @@ from pagequeue.columns import inputs as in_rows
 from pagequeue.columns.arrow_records import records_of
 from pagequeue.columns.record_values import is_record, records_of_values
 from pagequeue.send.producer import Producer
+from pagequeue.util.timestamps import is_masked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -180,7 +181,7 @@ def _check_dtype(store: Store, given: Any) -> None:  # noqa: ANN401 - an array o
         return  # bytes
     if found != dtype:
         raise _other_dtype(store, f"dtype {found}")
-    if in_rows.is_masked(given):
+    if is_masked(given):
         raise errors.NotEncodable(
             "some fields are masked, which a record cannot express; no message was sent",
             path=store.folder.path,

@@ -119,4 +119,5 @@ def is_masked(values: object) -> bool:
     masks = sys.modules.get("numpy.ma")
     if not isinstance(values, getattr(masks, "MaskedArray", ())):
         return False
-    return any(np.asarray(np.ma.getmask(values)).tobytes())  # of records, one for each field
+    mask: NDArray[Any] = np.ma.getmask(values)  # type: ignore[call-overload]
+    return any(mask.tobytes())  # of records: one for each field
