@@ -89,7 +89,7 @@ def functions(page: _core.Region, index: _core.Region, meta: _core.Region) -> di
         "views": lambda: _core.views(page, spans, 0, 0),
         "pack": lambda: _core.pack(page, spans, 0, target, 0),
         "check_intact": lambda: _core.check_intact(page, spans, 0),
-        "measured": lambda: _core.measured(list(payloads)),
+        "measured": lambda: _core.measured(list(payloads), 10),
         "payload": lambda: _core.payload(payloads[1]),
         "scan": lambda: _core.scan(page, None, 0, 64, 0, 9, 0, 0),
         "find": lambda: _core.find(page, index, 0, 10, 1),

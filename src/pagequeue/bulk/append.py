@@ -16,11 +16,11 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.bulk.chunk import Chunk, chunk_of, fits_one_page
+from pagequeue.bulk.chunk import fits_one_page, fixed_chunk
 from pagequeue.bulk.publisher import BulkPublisher, check_no_ring, too_many_pages
 from pagequeue.bulk.staged_pages import Staging, stage
 from pagequeue.bulk.staging_directory import StagingDirectory
-from pagequeue.columns.inputs import COLUMNS, bytes_of, check_count
+from pagequeue.columns.inputs import bytes_of, check_count
 from pagequeue.page.fragments import fragment_count, fragment_rooms
 from pagequeue.send.producer import Producer, overtaken
 
@@ -71,21 +71,20 @@ def append_pages(
     """
     # FORMAT.md, "Publishing pages"; keeps I19 and I23.
     moments = None if times is None else np.frombuffer(times, np.int64)
-    if isinstance(payloads, COLUMNS):
-        chunk = Chunk(payloads, payloads.lengths, moments)
-    else:
-        chunk = chunk_of(payloads, moments)
+    with contextlib.ExitStack() as held:
+        chunk = fixed_chunk(store.meta, payloads, moments, held)
         check_count(times, len(chunk.lengths))  # other threads can change a list until here
-    if unless_one and fits_one_page(store.meta, chunk.lengths):
-        return None
-    check_size(store, chunk.lengths)
-    if at is not None and at != store.tail.sequence:
-        raise overtaken(store, store.tail.sequence)
-    with store.folder.descriptor, StagingDirectory(store) as path:
-        staged = stage(store, path, [chunk], check, synced=synced)
-        deadline = store.roller.deadline(timeout)
-        with BulkPublisher(store, deadline) as publisher:
-            return publisher.append(staged, at, deadline - time.monotonic(), check)
+        if unless_one and fits_one_page(store.meta, chunk.lengths):
+            return None
+        check_size(store, chunk.lengths)
+        if at is not None and at != store.tail.sequence:
+            raise overtaken(store, store.tail.sequence)
+        with store.folder.descriptor, StagingDirectory(store) as path:
+            staged = stage(store, path, [chunk], check, synced=synced)
+            held.close()
+            deadline = store.roller.deadline(timeout)
+            with BulkPublisher(store, deadline) as publisher:
+                return publisher.append(staged, at, deadline - time.monotonic(), check)
 
 
 def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> None:

@@ -8,9 +8,10 @@ import numpy as np
 
 from pagequeue import _core
 from pagequeue import format as fmt
-from pagequeue.columns.inputs import COLUMNS, PLAIN
+from pagequeue.columns.inputs import COLUMNS
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
@@ -39,15 +40,60 @@ class Chunk(NamedTuple):
     times: NDArray[np.int64] | None
 
 
-def chunk_of(payloads: Iterable[Buffer], times: NDArray[np.int64] | None) -> Chunk:
+def chunk_of(
+    payloads: Iterable[Buffer], times: NDArray[np.int64] | None, copied_bytes: int = 0
+) -> Chunk:
     """Return payloads as a chunk.
+
+    Args:
+        payloads: bytes-like objects.
+        times: of each, as in Chunk.
+        copied_bytes: those that are not bytes objects are copied if they have no more than this.
 
     Raises:
         TypeError: a payload is not bytes-like.
     """
-    given: Any = payloads if type(payloads) in PLAIN else tuple(payloads)
-    items, lengths = _core.measured(given)
+    given = payloads if type(payloads) is list else list(payloads)
+    items, lengths = _core.measured(given, copied_bytes)
     return Chunk(items, np.frombuffer(lengths, np.int64), times)
+
+
+def fixed_chunk(
+    meta: AllMeta,
+    payloads: Any,  # noqa: ANN401 - an iterable of bytes-like objects, or columns
+    times: NDArray[np.int64] | None,
+    held: contextlib.ExitStack,
+) -> Chunk:
+    """Return payloads as a chunk whose lengths stay, whatever other threads do to their memory.
+
+    Small ones are copied. Large ones keep their size until `held` is left, as in `file.write`.
+
+    Raises:
+        TypeError: a payload is not bytes-like.
+    """
+    if isinstance(payloads, COLUMNS):
+        payloads = payloads.fixed()
+        return Chunk(payloads, payloads.lengths, times)
+    limit = fmt.payload_bytes_max(meta.page_bytes)
+    chunk = chunk_of(payloads, times, limit)
+    given = chunk.payloads
+    large = np.flatnonzero(chunk.lengths > limit).tolist()
+    views = {i: _held_view(given[i], held) for i in large if type(given[i]) is not bytes}
+    if not views:
+        return chunk
+    lengths = chunk.lengths.copy()
+    lengths[list(views)] = [len(view) for view in views.values()]
+    return Chunk(tuple(views.get(i, item) for i, item in enumerate(given)), lengths, times)
+
+
+def _held_view(payload: Any, held: contextlib.ExitStack) -> bytes | memoryview:  # noqa: ANN401
+    """Return a view of a payload's bytes; a copy where its format has none."""
+    if isinstance(payload, np.ndarray):
+        payload = payload.reshape(-1).view(np.uint8)
+    try:
+        return held.enter_context(held.enter_context(memoryview(payload)).cast("B"))
+    except (TypeError, ValueError):
+        return _core.payload(payload)
 
 
 def frame_units(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -134,6 +134,7 @@ class FragmentWriter:
         self._path, self._name, self._identity = folder.path, "", (0, 0)
         self._held: list[bytes | bytearray | memoryview] = []
         self._held_bytes = 0
+        self._copy = bytearray()
         self._done: list[StagedFragment] = []
         self._error: BaseException | None = None
         self._reserves = True
@@ -158,6 +159,7 @@ class FragmentWriter:
                 self._held_bytes += count
                 return count
         with memoryview(data) as view, view.cast("B") as given:
+            is_fixed = isinstance(view.obj, bytes)
             count = len(given)
             if self.written + count > fmt.LARGE_BYTES_MAX:
                 raise self._too_large()
@@ -165,7 +167,8 @@ class FragmentWriter:
             while self._held_bytes + count - done >= self._until:
                 step = self._until - self._held_bytes
                 with given[done : done + step] as part:
-                    self._write_held(part, rest=count - done - step)
+                    stays = part if is_fixed else self._copied(part)
+                    self._write_held(stays, rest=count - done - step)
                 done += step
             if done < count:
                 self._hold(data, given, done)
@@ -184,6 +187,13 @@ class FragmentWriter:
             with given[begin:] as part:
                 last += part
         self._held_bytes += count
+
+    def _copied(self, part: memoryview) -> memoryview:
+        """Return a copy until the next one: what is summed must be what is written."""
+        self._copy = self._copy or bytearray(WRITE_BYTES)
+        copy = memoryview(self._copy)[: len(part)]
+        copy[:] = part
+        return copy
 
     def _too_large(self) -> errors.MessageTooLarge:
         size = self.written

@@ -48,6 +48,10 @@ class FixedRows:
         """The sizes of the messages in bytes; shape (n,)."""
         return np.full(self.count, self.row_bytes, np.int64)
 
+    def fixed(self) -> FixedRows:
+        """Return the same messages, whose lengths do not change: these."""
+        return self
+
     def part(self, begin: int, end: int) -> FixedRows:
         """Return some consecutive messages."""
         columns = tuple((values[begin:end], at) for values, at in self.columns)
@@ -79,6 +83,14 @@ class VarRows:
         """The sizes of the messages in bytes; shape (n,)."""
         sizes = [_part_lengths(*part) for part in self.parts]
         return np.concatenate([np.empty(0, np.int64), *sizes])
+
+    def fixed(self) -> VarRows:
+        """Return the same messages with copies of what their lengths follow from."""
+        parts = [
+            (layout, first, count, (held[0].copy() if layout == "S" else bytes(held[0]), *held[1:]))
+            for layout, first, count, held in self.parts
+        ]
+        return VarRows(tuple(parts), self.count)
 
     def part(self, begin: int, end: int) -> VarRows:
         """Return some consecutive messages."""

@@ -516,8 +516,9 @@ static PyMethodDef functions[] = {
     {"views", pq_core_views, METH_VARARGS, "Return Arrow's views of payloads of a page."},
     {"pack", pq_core_pack, METH_VARARGS, "Copy payloads of a page one after the other."},
     {"payload", pq_core_payload, METH_O, "Return the bytes that sending an object would send."},
-    {"measured", pq_core_measured, METH_O,
-     "Return a tuple of payloads, and how many bytes each of them would send, as int64."},
+    {"measured", pq_core_measured, METH_VARARGS,
+     "Return a list's payloads as a tuple, the changeable ones copied up to a size, and their sizes "
+     "as int64."},
     {"check_intact", pq_core_check_intact, METH_VARARGS,
      "Raise if payloads of a page were truncated away."},
     {"assign_sequences", pq_core_assign_sequences, METH_VARARGS,

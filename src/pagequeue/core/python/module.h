@@ -151,7 +151,7 @@ PyObject *pq_core_check_intact(PyObject *module, PyObject *args);
 
 /* python/writer_payloads.c */
 PyObject *pq_core_payload(PyObject *module, PyObject *object);
-PyObject *pq_core_measured(PyObject *module, PyObject *payloads);
+PyObject *pq_core_measured(PyObject *module, PyObject *args);
 
 /* python/fragments.c */
 PyObject *pq_core_new_bytes(PyObject *module, PyObject *args);

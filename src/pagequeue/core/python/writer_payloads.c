@@ -125,19 +125,14 @@ PyObject *pq_core_payload(PyObject *Py_UNUSED(module), PyObject *object) {
     return bytes;
 }
 
-/* The items of a list or tuple in a tuple, and the lengths of those that are bytes, -1 of others,
- * whose number is returned. One pass, because each object is a cache miss; no Python code runs. */
+/* The items of a list in a tuple, and the lengths of those that are bytes, -1 of others, whose
+ * number is returned. One pass, because each object is a cache miss; no Python code runs. */
 static Py_ssize_t hold_items(PyObject *payloads, PyObject *held, int64_t *lengths) {
     Py_ssize_t count = PyTuple_Size(held), others = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item;
-        if (held == payloads) {
-            item = PyTuple_GetItem(held, i);
-        } else {
-            item = PyList_GetItem(payloads, i);
-            Py_INCREF(item);
-            PyTuple_SetItem(held, i, item);
-        }
+        PyObject *item = PyList_GetItem(payloads, i);
+        Py_INCREF(item);
+        PyTuple_SetItem(held, i, item);
         int is_bytes = PyBytes_CheckExact(item);
         lengths[i] = is_bytes ? (int64_t)PyBytes_Size(item) : -1;
         others += !is_bytes;
@@ -145,9 +140,11 @@ static Py_ssize_t hold_items(PyObject *payloads, PyObject *held, int64_t *length
     return others;
 }
 
-/* The lengths of items that are not bytes. -1 = raised */
-static int measure_others(PyObject *held, int64_t *lengths, Py_ssize_t others) {
+/* The lengths of items that are not bytes. Those of up to `limit` bytes are replaced by copies,
+ * which stay as long as they were measured, whatever other threads do. -1 = raised */
+static int measure_others(PyObject *held, int64_t *lengths, Py_ssize_t others, int64_t limit) {
     for (Py_ssize_t i = 0; others > 0; i++) {
+        PyObject *copy = NULL;
         pq_payload item;
         Py_buffer view;
         int viewed;
@@ -159,25 +156,32 @@ static int measure_others(PyObject *held, int64_t *lengths, Py_ssize_t others) {
         }
         lengths[i] = (int64_t)item.bytes;
         others--;
+        if (lengths[i] <= limit) {
+            copy = PyBytes_FromStringAndSize(item.data, (Py_ssize_t)item.bytes);
+        }
         if (viewed) {
             PyBuffer_Release(&view);
+        }
+        if (lengths[i] <= limit && (copy == NULL || PyTuple_SetItem(held, i, copy) < 0)) {
+            return -1;
         }
     }
     return 0;
 }
 
-/* measured(payloads): a tuple of them, and an int64 for each one's length, in a bytes object */
-PyObject *pq_core_measured(PyObject *Py_UNUSED(module), PyObject *payloads) {
-    int is_tuple = PyTuple_CheckExact(payloads);
-    if (!is_tuple && !PyList_CheckExact(payloads)) {
-        PyErr_SetString(PyExc_TypeError, "payloads are a list or a tuple");
+/* measured(payloads, limit): a list's items in a tuple, in which those that could change are copies
+ * if they have up to `limit` bytes; and an int64 for each one's length, in a bytes object */
+PyObject *pq_core_measured(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *payloads;
+    long long limit;
+    if (!PyArg_ParseTuple(args, "O!L:measured", &PyList_Type, &payloads, &limit)) {
         return NULL;
     }
-    Py_ssize_t count = PySequence_Size(payloads);
-    PyObject *held = is_tuple ? payloads : PyTuple_New(count);
-    while (held != NULL && PySequence_Size(payloads) < count) { /* by a garbage collection */
+    Py_ssize_t count = PyList_Size(payloads);
+    PyObject *held = PyTuple_New(count);
+    while (held != NULL && PyList_Size(payloads) < count) { /* by a garbage collection */
         Py_DECREF(held);
-        count = PySequence_Size(payloads);
+        count = PyList_Size(payloads);
         held = PyTuple_New(count);
     }
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
@@ -185,13 +189,11 @@ PyObject *pq_core_measured(PyObject *Py_UNUSED(module), PyObject *payloads) {
     if (held != NULL && bytes != NULL) {
         int64_t *lengths = (int64_t *)PyBytes_AsString(bytes);
         Py_ssize_t others = hold_items(payloads, held, lengths);
-        if (measure_others(held, lengths, others) == 0) {
+        if (measure_others(held, lengths, others, limit) == 0) {
             result = Py_BuildValue("(OO)", held, bytes);
         }
     }
-    if (!is_tuple) {
-        Py_XDECREF(held);
-    }
+    Py_XDECREF(held);
     Py_XDECREF(bytes);
     return result;
 }
