@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pagequeue.util.retry import Retry
+
 CLAIMED, ENDING, ACKED, EXTENDED, REFUSED, CLOSING, TAKING, TAKEN, CUT, FLUSHED = range(10)
 REJECTING, REJECTED = 10, 11
 NOTHING: Final = -1
 """In place of a sequence: no message was available."""
+BY_RULE: Final = -1
+"""In place of the delay of a message that was given back: the one that the group gives it."""
 VIOLATIONS_MAX = 20
 FOREVER: Final = 2**62
 
@@ -37,7 +41,10 @@ def reason_for(worker: int, number: int) -> str:
 
 
 class Did(NamedTuple):
-    """What a worker did, or was about to do; times are in ns."""
+    """What a worker did, or was about to do; times are in ns.
+
+    With ENDING, `after` is the delay of a message that is given back.
+    """
 
     kind: int
     worker: int
@@ -62,6 +69,7 @@ class Held:
     earliest_end: int  # of its lease
     latest_end: int
     ending: int = FOREVER  # when it began to be acknowledged or given back
+    delay: int | None = None  # of one that is given back; None: it is not
     acked: int = 0  # or rejected
     rejecting: bool = False
     rejected: bool = False
@@ -80,13 +88,18 @@ class Judge:
         letters: the dead letters.
         done: sequences that the group reports as done, in the end.
         deliveries_max: after which a message is a dead letter without being rejected.
+        retry: the rule by which a message waits whose delivery failed; None: it is not checked.
+        poison: sequences of messages that no worker acknowledges.
     """
 
     deaths: dict[int, int]
     letters: list[Letter]
     done: set[int]
     deliveries_max: int
+    retry: Retry | None = None
+    poison: frozenset[int] = frozenset()
     claims: int = 0
+    waited: int = 0
     refused: int = 0
     rejected: int = 0
     cuts: list[int] = field(default_factory=list)
@@ -109,12 +122,14 @@ class Judge:
         self._look_at_overlaps(held)
         self._look_at_acknowledged(held, epochs, flushes)
         self._look_at_letters(held)
+        self._look_at_waiting(held, epochs)
         # A process killed right after taking a message has not recorded which one.
         unsaid = sum((row.kind == TAKING) - (row.kind == TAKEN) for row in rows)
         lost = sorted(self.done - begun - {letter.sequence for letter in self.letters})
         if len(lost) > unsaid:
             for sequence in lost:
-                self.wrong(f"message {sequence} is done, and no worker acknowledged it: lost")
+                kind = "fails always" if sequence in self.poison else "is done"
+                self.wrong(f"message {sequence} {kind}, and no worker acknowledged it: lost")
 
     def _take_in(self, row: Did, held: dict[tuple[int, int], Held], begun: set[int]) -> None:
         kind, before, after, span = row.kind, row.before, row.after, row.span
@@ -141,6 +156,8 @@ class Judge:
             claim.ending = before
             if span:  # it is acknowledged, not given back
                 begun.add(claim.sequence)
+            else:
+                claim.delay = after
         elif kind == REJECTING:  # its lease begins anew, and can be shorter then
             claim.ending, claim.rejecting = before, True
             claim.earliest_end = min(claim.earliest_end, before + span)
@@ -198,6 +215,34 @@ class Judge:
                     )
             if claim.acked:
                 acked[claim.sequence] = claim.acked
+                if claim.sequence in self.poison and not claim.rejected:
+                    self.wrong(f"message {claim.sequence} fails always, and was acknowledged")
+
+    def _look_at_waiting(self, held: dict[tuple[int, int], Held], epochs: list[int]) -> None:
+        """A message whose delivery failed is not claimed before its delay is over.
+
+        If its worker died, closed the group, or kept it too long, it is claimed without others.
+        """
+        if self.retry is None:
+            return
+        batches = Counter((claim.worker, claim.before) for claim in held.values())
+        by_message: dict[int, dict[int, Held]] = defaultdict(dict)
+        for claim in sorted(held.values(), key=lambda claim: claim.start):
+            last = by_message[claim.sequence].get(claim.deliveries - 1)
+            by_message[claim.sequence][claim.deliveries] = claim
+            if last is None or any(last.before < cut < claim.start for cut in epochs):
+                continue
+            self.waited += 1
+            name = f"message {claim.sequence}, delivery {claim.deliveries}"
+            delay = self.retry.delay_ns(claim.sequence, last.deliveries)
+            if last.delay not in {None, BY_RULE}:
+                delay = min(delay, last.delay or 0)  # its lease may have ended first
+            due = last.sure_end(self.deaths) + delay
+            if claim.start < due:
+                self.wrong(f"{name}: claimed {due - claim.start} ns before it is due")
+            was_lost = last.delay is None and not last.rejecting
+            if was_lost and batches[claim.worker, claim.before] > 1:
+                self.wrong(f"{name}: claimed with others, though its worker was lost")
 
     def _look_at_letters(self, held: dict[tuple[int, int], Held]) -> None:
         """Each rejected claim is one dead letter, and there is no other before its deliveries.

@@ -2,14 +2,16 @@
 
 Four workers of one group claim, acknowledge, reject, give back, extend, sleep over their leases and
 take, one at a time and many at once, while a producer sends and a helper flushes the group's state.
+Some messages are poison: they fail each time, and some of these times kill their worker.
 They are killed at random, from outside and at each step of the group's table (kill points of the
 core), and started again. In some rounds all are killed now and then and the power is cut
 (`claim_cuts.py`); in the others retention takes each page as soon as all in it is done. In the end
 the rest is claimed, and everything is proved from what each process wrote down (`claim_log.py`): no
 two live claims of a message at an instant (I15), no message done without an acknowledgement or a
 place among the dead letters (I14), no late acknowledgement, no message delivered again after its
-acknowledgement or rejection, except those that a cut took, and exactly one dead letter for each
-rejected claim. A case is a kill.
+acknowledgement or rejection, except those that a cut took, exactly one dead letter for each
+rejected claim and for poison, no message claimed again before its back-off is over, and none whose
+worker was lost together with others. A case is a kill.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from stress import children, driver, tampering, variant
 from stress.claim_cuts import many_cuts, mixed
 from stress.claim_log import (
     ACKED,
+    BY_RULE,
     CLAIMED,
     CLOSING,
     CUT,
@@ -53,6 +56,7 @@ from stress.rounds import in_rounds
 
 if TYPE_CHECKING:
     from pagequeue import Queue
+    from pagequeue.group.group import Group
     from stress.campaign import Budget, Outcome
 
 SHORT_SECONDS = 12.0
@@ -60,6 +64,11 @@ WORKERS = 4
 PAGE_BYTES = 16384
 CAPACITY = 256
 MAX_DELIVERIES = 4
+BACKOFF = (0.005, 0.03)
+POISON = b"poison"
+POISON_SHARE = 0.03
+DEADLY_SHARE = 0.3
+"""Deliveries of poison that kill their worker."""
 MESSAGES_AT_ONCE = 40
 ROUND_SECONDS = 4.0
 MEAN_PAUSE = 0.02
@@ -67,13 +76,13 @@ CUT_SHARE = 0.08
 RETAINING_SHARE = 0.4
 """Rounds in which done pages are removed. No cuts there: the image is not made by their syncs."""
 POINT_SHARE = 0.6
-POINTS = range(20, 27)
+POINTS = range(20, 28)
 """The kill points of `protocol/group_claims.c` and `protocol/group_table.c`."""
 TAKE_SHARE = 0.05
 DRAIN_SECONDS = 60.0
 LEASES = (0.004, 0.02, 0.08, 0.5)
-DELAYS = (0.0, 0.0, 0.001, 0.01, 0.3, 0.3)
-"""Long ones too, so that a snapshot has more than one sector."""
+DELAYS = (None, 0.0, 0.0, 0.001, 0.01, 0.3, 0.3)
+"""Long ones too, so that a snapshot has more than one sector; None: the back-off of the group."""
 NAME = "work"
 CUTS_LOOKED_AT = 15
 HELPER_UID = 0
@@ -101,6 +110,12 @@ class Ground:
 
         retention = None if self.keeps_all else Retention(max_age=timedelta(microseconds=1))
         return Queue(self.path, page_bytes=PAGE_BYTES, retention=retention)
+
+    def group(self, queue: Queue, lease: float = 30.0) -> Group:
+        """Open the group."""
+        return queue.group(
+            NAME, lease=lease, max_deliveries=MAX_DELIVERIES, backoff=BACKOFF, capacity=CAPACITY
+        )
 
 
 LARGE_SHARE = 0.1
@@ -137,9 +152,7 @@ class Worker:
         """Work until killed, or until the handle is closed for a change."""
         with self.ground.queue() as queue:
             while True:
-                group = queue.group(
-                    NAME, lease=self.lease, max_deliveries=MAX_DELIVERIES, capacity=CAPACITY
-                )
+                group = self.ground.group(queue, self.lease)
                 for _ in range(self.rng.randrange(20, 400)):
                     self.step(group)
                 self.log.put(Did(CLOSING, self.uid, before=_now()))
@@ -192,12 +205,17 @@ class Worker:
         from pagequeue import errors  # noqa: PLC0415
 
         sequence, chance = claim.message.sequence, self.rng.random()
+        is_poison = claim.message.payload.startswith(POISON)
+        if is_poison and self.rng.random() < DEADLY_SHARE:
+            os.kill(os.getpid(), signal.SIGKILL)
         before = _now()
         try:
             if chance < 0.1:
                 time.sleep(self.lease * self.rng.random() * 1.5)
                 before = _now()
-            if chance < 0.75:
+            if is_poison:
+                self.give_back(number, claim, None)
+            elif chance < 0.75:
                 self.log.put(Did(ENDING, self.uid, number, sequence, before, span=1))
                 before = _now()
                 claim.ack()
@@ -209,8 +227,7 @@ class Worker:
                 claim.reject(reason_for(self.uid, number))
                 self.log.put(Did(REJECTED, self.uid, number, sequence, before, _now()))
             elif chance < 0.9:
-                self.log.put(Did(ENDING, self.uid, number, sequence, before))
-                claim.nack(delay=self.rng.choice(DELAYS))
+                self.give_back(number, claim, self.rng.choice(DELAYS))
             else:
                 span = self.rng.choice(LEASES)
                 claim.extend(span)
@@ -220,6 +237,12 @@ class Worker:
                 self.kept.append((number, claim))
         except errors.LeaseLost:
             self.log.put(Did(REFUSED, self.uid, number, sequence, before, _now()))
+
+    def give_back(self, number: int, claim: Any, delay: float | None) -> None:  # noqa: ANN401
+        """Give a message back, to come again after a delay; None: that of the group."""
+        told = BY_RULE if delay is None else int(delay * 1e9)
+        self.log.put(Did(ENDING, self.uid, number, claim.message.sequence, _now(), told))
+        claim.nack(delay)
 
 
 def produce(ground: Ground, seed: int) -> None:
@@ -232,7 +255,10 @@ def produce(ground: Ground, seed: int) -> None:
             )
             if waiting < CAPACITY:
                 producer.send_many(
-                    [rng.randbytes(rng.randrange(200)) for _ in range(MESSAGES_AT_ONCE)]
+                    [
+                        POISON if rng.random() < POISON_SHARE else rng.randbytes(rng.randrange(200))
+                        for _ in range(MESSAGES_AT_ONCE)
+                    ]
                 )
                 if rng.random() < LARGE_SHARE:
                     producer.send(digested(rng.randbytes(rng.randrange(4 * PAGE_BYTES))))
@@ -243,7 +269,7 @@ def help_out(ground: Ground, seed: int) -> None:
     """Flush the group's state, and keep its file as it was then, for the next power cut."""
     log, rng = Log(ground.log_path, Did), random.Random(seed)
     with ground.queue() as queue:
-        group = queue.group(NAME, capacity=CAPACITY)
+        group = ground.group(queue)
         synced = group._owner_lock.sync
         began = _now()
 
@@ -369,7 +395,7 @@ class Round:
 
         def body() -> None:
             with self.ground.queue() as queue:
-                queue.group(NAME, capacity=CAPACITY).flush()
+                self.ground.group(queue).flush()
 
         status = children.ended(children.fork(body, self.ground.errors, "maker"), DRAIN_SECONDS)
         if status != 0:
@@ -439,15 +465,21 @@ class Round:
         self.violations += said[:VIOLATIONS_MAX]
         if status != 0 or said:
             return
-        end, letters, problems = json.loads(answer.read_text())
+        end, letters, problems, poison = json.loads(answer.read_text())
         self.counts["dead letters"] = len(letters)
         letters = [Letter(*letter) for letter in letters]
-        judge = Judge(self.last_signs(), letters, set(range(end)), MAX_DELIVERIES)
+        from pagequeue.util.retry import Retry  # noqa: PLC0415  the core is chosen by now
+
+        retry = Retry(MAX_DELIVERIES, *BACKOFF)
+        done = set(range(end))
+        judge = Judge(self.last_signs(), letters, done, MAX_DELIVERIES, retry, frozenset(poison))
         judge.judge(self.log.events())
         self.counts |= {
             "claims": judge.claims,
             "late and refused": judge.refused,
             "rejected": judge.rejected,
+            "delivered again": judge.waited,
+            "poison": len(poison),
         }
         self.violations += judge.violations + problems
 
@@ -473,12 +505,16 @@ def dead_letters(ground: Ground) -> list[Letter]:
         return []
 
 
-def drain(ground: Ground) -> tuple[int, list[Letter], list[str]]:
-    """Claim and acknowledge all that is left; return the end, the dead letters, and problems."""
+def drain(ground: Ground) -> tuple[int, list[Letter], list[str], list[int]]:
+    """Claim and acknowledge all that is left.
+
+    Returns:
+        the end, the dead letters, problems, and the sequences of poison that the queue still has.
+    """
     worker = Worker(ground, 1)
     worker.lease = 5.0
     with ground.queue() as queue:
-        group = queue.group(NAME, lease=worker.lease, max_deliveries=MAX_DELIVERIES)
+        group = ground.group(queue, worker.lease)
         while group.lag:
             before = _now()
             try:
@@ -492,6 +528,9 @@ def drain(ground: Ground) -> tuple[int, list[Letter], list[str]]:
                 worker.log.put(
                     Did(CLAIMED, 1, number, sequence, before, after, int(5e9), claim.deliveries)
                 )
+                if claim.message.payload.startswith(POISON):
+                    worker.give_back(number, claim, None)
+                    continue
                 worker.log.put(Did(ENDING, 1, number, sequence, _now(), span=1))
                 before_ack = _now()
                 claim.ack()
@@ -503,7 +542,8 @@ def drain(ground: Ground) -> tuple[int, list[Letter], list[str]]:
             problems.append(
                 f"the group counts {counted} dead letters, and there are {len(letters)}"
             )
-        return queue.tail_sequence, letters, problems
+        poison = [one.sequence for one in queue.replay() if one.payload == POISON]
+        return queue.tail_sequence, letters, problems, poison
 
 
 def one_round(base: str, rng: random.Random, deadline: float, _cases_max: int) -> Round:

@@ -20,6 +20,7 @@ from pagequeue.store.flush import Sync
 from pagequeue.tasks.plan import Ref
 from pagequeue.tasks.task import TaskStatus
 from pagequeue.util.literals import (
+    Backoff,
     CodecName,
     CommitMode,
     OnExpired,
@@ -33,6 +34,7 @@ from pagequeue.util.timestamps import Clock, TimeLike
 from pagequeue.util.wakeup import Wakeup
 
 __all__ = [
+    "Backoff",
     "Clock",
     "CodecName",
     "CommitMode",

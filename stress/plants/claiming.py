@@ -24,7 +24,7 @@ CLAIMING = (
         {FAULT: 120.0},
         {
             "python/group_deliver.c": [
-                ("int damaged = is_damage(self);", "int damaged = is_damage(self) || 1;"),
+                ("if (pq_group_is_of_message(self)) {", "if (pq_group_is_of_message(self) || 1) {"),
             ]
         },
     ),
@@ -96,14 +96,70 @@ CLAIMING = (
             "protocol/group_claims.c": [
                 (
                     (
-                        "        set_word(record, id, PQ_RECORD_WAITS);\n    }\n"
-                        "    PQ_KILL_POINT(24);\n"
-                        ""
+                        "    set_word(record, get_u64(OF(record, WORD)) >> 2, PQ_RECORD_WAITS);\n"
+                        "    PQ_KILL_POINT(27);\n"
                     ),
                     (
-                        "    }\n    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
-                        "    PQ_KILL_POINT(24);\n"
+                        "    put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);\n"
+                        "    PQ_KILL_POINT(27);\n"
+                        "    set_word(record, get_u64(OF(record, WORD)) >> 2, PQ_RECORD_WAITS);\n"
                     ),
+                )
+            ]
+        },
+    ),
+    in_c(
+        "ended_lease_does_not_wait",
+        "a message whose lease ended is claimed at once, and again at once",
+        "a message that hangs its workers keeps all others waiting",
+        {CLAIM: 20.0},
+        {
+            "protocol/group_claims.c": [
+                (
+                    "get_u64(OF(record, LEASE_END)) + (uint64_t)delay);",
+                    "get_u64(OF(record, LEASE_END)) + (uint64_t)delay * 0);",
+                )
+            ]
+        },
+    ),
+    in_c(
+        "dead_worker_does_not_wait",
+        "a message whose worker died is claimed at once, and again at once",
+        "a message that kills its workers keeps all others waiting",
+        {CLAIM: 20.0},
+        {
+            "protocol/group_claims.c": [
+                (
+                    "let_wait(table, link - 1, record, now, now + delay,",
+                    "let_wait(table, link - 1, record, now, now + delay * 0,",
+                )
+            ]
+        },
+    ),
+    in_c(
+        "poison_is_never_spent",
+        "a message is delivered more often than `max_deliveries`",
+        "what always fails is delivered for ever",
+        {CLAIM: 20.0},
+        {
+            "protocol/group_claims.c": [
+                (
+                    "retry->deliveries_max != 0 && deliveries >= retry->deliveries_max;",
+                    "retry->deliveries_max != 0 && deliveries > retry->deliveries_max;",
+                )
+            ]
+        },
+    ),
+    in_c(
+        "batch_counts_a_death",
+        "a message that killed its worker is claimed together with others",
+        "others count its deaths as their deliveries",
+        {CLAIM: 20.0},
+        {
+            "protocol/group_claims.c": [
+                (
+                    "return cause == PQ_CAUSE_DEATH || cause == PQ_CAUSE_LEASE;",
+                    "return cause == PQ_CAUSE_DEATH && cause == PQ_CAUSE_LEASE;",
                 )
             ]
         },

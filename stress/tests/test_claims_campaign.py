@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pagequeue.util.retry import Retry
 from stress import no_claim_is_held_twice_or_lost as campaign
 from stress import variant
 from stress.campaign import Budget
 from stress.claim_log import (
     ACKED,
+    BY_RULE,
     CLAIMED,
     CUT,
     ENDING,
@@ -47,9 +49,11 @@ def test_a_planted_bug_is_found(bug: str) -> None:
     assert outcome.cases > 0
 
 
-def judged(*rows: tuple[int, ...], letters: Sequence[Letter] = ()) -> Judge:
+def judged(
+    *rows: tuple[int, ...], letters: Sequence[Letter] = (), retry: Retry | None = None
+) -> Judge:
     """Return the judge's violations for a log."""
-    judge = Judge({1: 10**9}, list(letters), set(), 4)
+    judge = Judge({1: 10**9}, list(letters), set(), 4, retry, frozenset({6}))
     judge.judge([Did(*row) for row in rows])
     return judge
 
@@ -104,6 +108,40 @@ def test_judge_accepts_what_is_right() -> None:
         ),
     ):
         assert judged(*rows).violations == []
+
+
+def test_judge_knows_when_a_message_is_due() -> None:
+    """Its lease ends, it is given back or its worker dies; a delay; and it comes alone."""
+    rule = Retry(4, 1e-6, 1e-6)  # 750 to 1000 ns, depending on the sequence
+    wait = rule.delay_ns(5, 1)
+    first = claimed(1, 1, 1000, 1)
+    back = (ENDING, 1, 1, 5, 1050, BY_RULE, 0, 0)
+    other = (CLAIMED, 2, 2, 7, 1100 + wait, 1101 + wait, 100, 1)
+    for rows in (
+        (first, claimed(2, 1, 1100 + wait, 2)),
+        (first, back, claimed(2, 1, 1050 + wait, 2)),
+        (first, back, claimed(2, 1, 1100 + wait, 2), other),
+        (first, (ENDING, 1, 1, 5, 1050, 10, 0, 0), claimed(2, 1, 1060, 2)),
+        (first, (CUT, 0, 0, 0, 1150, 0, 0, 0), claimed(2, 1, 1200, 2)),
+    ):
+        assert judged(*rows, retry=rule).violations == []
+    for text, rows in {
+        "before it is due": (first, claimed(2, 1, 1098 + wait, 2)),
+        " before it is due": (first, back, claimed(2, 1, 1048 + wait, 2)),
+        "claimed with others": (first, claimed(2, 1, 1100 + wait, 2), other),
+    }.items():
+        (violation,) = judged(*rows, retry=rule).violations
+        assert text in violation
+
+
+def test_judge_knows_poison() -> None:
+    """No worker acknowledges it, so it has no other end than as a dead letter."""
+    rows = (
+        (CLAIMED, 1, 1, 6, 1000, 1001, 100, 1),
+        (ENDING, 1, 1, 6, 1010, 0, 1, 0),
+        (ACKED, 1, 1, 6, 1010, 1011, 0, 0),
+    )
+    assert judged(*rows).violations == ["message 6 fails always, and was acknowledged"]
 
 
 def test_judge_counts_dead_letters() -> None:

@@ -423,7 +423,7 @@ def test_groups_redeliver_a_large_message(queue: Queue) -> None:
         first = group.claim(timeout=1)
         claim = group.claim(timeout=1)
         assert claim.message.payload == BIG
-        claim.nack()
+        claim.nack(0)
         claim = group.claim(timeout=1)
         assert (claim.message.payload, claim.deliveries) == (BIG, 2)
         for each in (first, claim, group.claim(timeout=1)):

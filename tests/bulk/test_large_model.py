@@ -139,7 +139,7 @@ def test_group_gives_each_until_it_is_acknowledged(
                         claim.ack()
                     else:
                         refused.append(claim.message.payload)
-                        claim.nack()
+                        claim.nack(0)
         assert not waiting
         assert not refused
         assert [each.payload for each in queue.replay()] == [one.payload for one in model]

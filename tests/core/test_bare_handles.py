@@ -68,7 +68,9 @@ def handle_of(file: _core.Region, page: _core.Region, deliveries_max: int) -> Ha
     _core.reset_lock(meta)
     _core.set_tail(meta, (1, 64 + 24 * 9, 9, 0, 1))
     clock = iter(range(10, 10_000)).__next__
-    handle = Handle(meta, file, CAPACITY, -1, False, 7, 1e-6, deliveries_max, 1.0, clock, clock)
+    handle = Handle(
+        meta, file, CAPACITY, -1, False, 7, 1e-6, deliveries_max, 0.0, 0.0, 1.0, clock, clock
+    )
     handle._enter(page, 1)
     return handle
 
@@ -79,7 +81,7 @@ def disturbed(rnd: random.Random) -> _core.Region:
     One of three has a wrong link, and is right otherwise.
     """
     file = _core.Region(-1, TABLE_AT + CAPACITY * RECORD_BYTES, True)
-    _core.reset_group(file, CAPACITY)
+    _core.reset_group(file, CAPACITY, 0.0, 0.0)
     if rnd.randrange(3) == 0:
         file.store(PLACE_AT, PLACE)
         file.store_half(rnd.randrange(LINKS_AT, LINKS_END, 4), rnd.randrange(CAPACITY + 2))
@@ -146,7 +148,7 @@ def test_no_bytes_of_a_table_lead_out_of_it_or_have_no_end() -> None:
 def test_free_record_that_a_link_leads_to_is_not_claimed() -> None:
     """I14: an acknowledged message is not delivered again, whatever the links say."""
     file = _core.Region(-1, TABLE_AT + CAPACITY * RECORD_BYTES, True)
-    _core.reset_group(file, CAPACITY)
+    _core.reset_group(file, CAPACITY, 0.0, 0.0)
     file.store(PLACE_AT, PLACE)
     group = handle_of(file, page_of(9), 0)
     assert [group.claim(0).message.sequence for _ in range(3)] == [0, 1, 2]

@@ -30,12 +30,13 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 
 def group_on(queue: Queue, clock: Leases, max_deliveries: int | None = None) -> Group:
-    """Open a group on a clock of ours, with leases of 10 s."""
+    """Open a group on a clock of ours, with leases of 10 s and without back-off."""
     return open_group(
         queue._store,
         "work",
         lease=10,
         max_deliveries=max_deliveries,
+        backoff=None,
         since=None,
         sequence=None,
         latest=False,
@@ -70,13 +71,13 @@ def test_block_acknowledges_at_its_end(queue: Queue) -> None:
     with pytest.raises(errors.UsageError):
         claim.ack()
     with group.claim(0) as claim:
-        claim.nack()
+        claim.nack(0)
     assert group.claim(0).deliveries == 2
 
 
 def test_block_that_raises_gives_back_with_the_error(queue: Queue) -> None:
     """The error propagates; on the last delivery it is the dead letter's reason."""
-    group = queue.group("work", max_deliveries=2)
+    group = queue.group("work", max_deliveries=2, backoff=None)
     for _ in range(2):
         with pytest.raises(ValueError, match="no number"), group.claim(0):
             raise ValueError("no number")
@@ -278,7 +279,7 @@ def test_letter_that_cannot_be_written_leaves_the_claim(
 
 def test_reason_of_an_early_delivery_is_not_kept(queue: Queue) -> None:
     """A dead letter shows how its last delivery ended."""
-    group = queue.group("work", max_deliveries=2)
+    group = queue.group("work", max_deliveries=2, backoff=None)
     group.claim(0).nack(reason="first try")
     group.claim(0).nack(0.0)
     assert group.claim(0).message.sequence == 1
@@ -340,7 +341,7 @@ def test_ready_is_in_the_statistics(queue: Queue) -> None:
     group = queue.group("work")
     claims = group.claim_many(2, 0)
     send(queue, 3)
-    claims[0].nack()
+    claims[0].nack(0)
     found = queue.stats().consumers[0].group
     assert found is not None
     assert (found.ready, found.claimed, found.waiting) == (4, 1, 1)

@@ -47,6 +47,7 @@ def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
         known = {
             "lease": 30.0,
             "max_deliveries": None,
+            "backoff": None,
             "since": None,
             "sequence": None,
             "latest": False,
@@ -260,7 +261,7 @@ def test_group_resumes_in_a_later_opening(tmp_path: Path) -> None:
     """I14: acknowledgements persist, claimed messages are redelivered with their count."""
     with Queue(tmp_path) as queue:
         send(queue, 5, "m")
-        group = queue.group("work")
+        group = queue.group("work", backoff=None)
         claims = group.claim_many(3, timeout=0)
         claims[1].ack()
         group.claim(timeout=0).nack(delay=3600)
@@ -366,7 +367,7 @@ def test_taken_message_is_read_before_retention_can_remove_it(
         claim = group.claim(0)
         if step == "_find":
             assert [len(group.take(0).payload) for _ in range(2)] == [20_000, 4]
-        claim.nack()
+        claim.nack(0)
         real = getattr(Group, step)
 
         def late(of: Group, *arguments: object) -> object:

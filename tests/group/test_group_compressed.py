@@ -52,7 +52,7 @@ def test_messages_that_were_given_back_are_found_in_compressed_pages(directory: 
             kept.update({claim.message.sequence: claim for claim in group.claim_many(COUNT)})
         chosen = [0, 1, 4000, 4001, 8000, COUNT - 1]
         for number in reversed(chosen):
-            kept[number].nack()
+            kept[number].nack(0)
         with Queue(directory) as other, other.group("workers") as second:
             found = [second.claim(timeout=1.0) for _ in chosen]
             assert [claim.message.sequence for claim in found] == chosen

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -153,7 +152,7 @@ def refuse(fd: int) -> None:
 
 
 def test_a_damaged_message_does_not_stop_the_workers(tmp_path: Path) -> None:
-    """It is reported, retried a second later, and moved to the dead letters; others continue."""
+    """It is reported, retried later, and moved to the dead letters; others continue."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
         send(queue, 3)
         page = tmp_path / "queue-0000000001.page"
@@ -176,18 +175,18 @@ def test_a_damaged_message_does_not_stop_the_workers(tmp_path: Path) -> None:
 # --- power cuts -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [errors.ClosedError, errors.SystemLimit, MemoryError])
+@pytest.mark.parametrize("error", [errors.ClosedError, errors.SystemLimit, KeyboardInterrupt])
 def test_a_claim_that_its_worker_cannot_read_is_redelivered_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
-    """The queue was closed meanwhile, or a limit was reached: the message has no part in that."""
+    """The queue was closed meanwhile, or a limit was reached: that is no delivery."""
     with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
         with queue.producer() as producer:
             producer.send_many([bytes(3000)])
             producer.send_many([bytes(3000)])
         one, other = queue.group("work"), queue.group("work")
         first, second = one.claim(timeout=0), one.claim(timeout=0)
-        first.nack()  # its page is not the one that the worker has at hand
+        first.nack(0)  # its page is not the one that the worker has at hand
 
         def fail(*_: object) -> None:
             raise error("between claiming and reading")
@@ -196,7 +195,8 @@ def test_a_claim_that_its_worker_cannot_read_is_redelivered_at_once(
             patch.setattr(type(one), "_find", fail)
             with pytest.raises(error):
                 one.claim(timeout=0)
-        assert other.claim(timeout=0).message.sequence == first.message.sequence
+        again = other.claim(timeout=0)
+        assert (again.message.sequence, again.deliveries) == (first.message.sequence, 2)
         second.ack()
 
 
@@ -233,14 +233,14 @@ def test_closing_writes_a_snapshot_to_the_place_that_a_flush_does_not_need(tmp_p
     file = tmp_path / "queue-readMeta.work"
     with Queue(tmp_path) as queue:
         send(queue, 10)
-        group = queue.group("work", capacity=16)
+        group = queue.group("work", capacity=16, backoff=None)
         kept = [group.claim(timeout=0)]
         group.claim(timeout=0).ack()
         group.flush()
         flushed = group._group_file.region.load(GroupTable.SNAPSHOT)
         for _ in range(3):
             group.close()  # message 0 is given back each time, so the floor stays there
-            group = queue.group("work", capacity=16)
+            group = queue.group("work", capacity=16, backoff=None)
             kept.append(group.claim(timeout=0))
             group.claim(timeout=0).ack()
         group.close()
@@ -268,7 +268,7 @@ def test_a_group_ahead_of_the_tail_is_lowered(tmp_path: Path) -> None:
     """I11: sequences that the cut took are assigned again, and no worker skips them."""
     with Queue(tmp_path) as queue:
         send(queue, 4)
-        group = queue.group("work", capacity=16)
+        group = queue.group("work", capacity=16, backoff=None)
         for claim in group.claim_many(4, timeout=0)[1:]:
             claim.ack()
         group.flush()
@@ -329,7 +329,7 @@ def test_a_group_behind_retention_raises_expired(tmp_path: Path) -> None:
         claim = group.claim(timeout=0)
         send(queue, 1000)
         settle(queue)  # no trim in the background moves the head from here on
-        claim.nack()
+        claim.nack(0)
         group.close()
         group = queue.group("work")
         for _ in range(2):
@@ -338,7 +338,6 @@ def test_a_group_behind_retention_raises_expired(tmp_path: Path) -> None:
             assert passed.value.head_sequence == queue.head_sequence
         group.close()
         group = queue.group("work", on_expired="skip")
-        time.sleep(1.1)  # unreadable messages are retried after a second
         assert group.claim(timeout=0).message.sequence >= queue.head_sequence
         assert group.missed > 0
 
@@ -347,7 +346,7 @@ def test_removed_message_is_missed_and_no_dead_letter(tmp_path: Path) -> None:
     """A message that was delivered too often, and is gone, is counted once, as what it is."""
     keep = Retention(max_bytes=3 * PAGE_BYTES)
     with Queue(tmp_path, page_bytes=PAGE_BYTES, retention=keep, on_full="drop_oldest") as queue:
-        with queue.group("work") as group:
+        with queue.group("work", backoff=None) as group:
             send(queue, 20)
             group.claim_many(5, timeout=0)  # its worker dies
         send(queue, 1000)
@@ -464,7 +463,7 @@ def test_a_group_continues_in_pages_that_were_compressed(tmp_path: Path) -> None
         claims = group.claim_many(10, timeout=0)
         assert queue.compress().pages > 0
         for claim in claims:
-            claim.nack()
+            claim.nack(0)
         group.close()
         group = queue.group("work")
         for number in range(6000):

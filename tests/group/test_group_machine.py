@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pagequeue import Queue, _core, errors
 from pagequeue.group.open import open_group
 from pagequeue.meta.group_table import Waiting, decode_snapshot, encode_snapshot
+from pagequeue.util.retry import Retry
 
 if TYPE_CHECKING:
     from pagequeue import Claim
@@ -27,6 +28,7 @@ SECOND = 1_000_000_000
 CAPACITY = 6
 LEASES = (3, 10)
 MAX_DELIVERIES = (None, 3)
+RETRIES = tuple(Retry(most, 1.0, 7.0) for most in MAX_DELIVERIES)
 
 
 @dataclass
@@ -56,12 +58,22 @@ class Model:
         """All below it is done."""
         return min(self.records, default=self.new)
 
-    def claim(self, now: int, limit: int | None) -> tuple[int, int] | None:
+    def fail(self, sequence: int, since: int, retry: Retry) -> None:
+        """A delivery failed: the message waits by the rule of the handle that noticed."""
+        record = self.records[sequence]
+        wait = (
+            0 if retry.is_spent(record.deliveries) else retry.delay_ns(sequence, record.deliveries)
+        )
+        record.when, record.claim = since + wait, None
+
+    def claim(self, now: int, retry: Retry) -> tuple[int, int] | None:
         """Return sequence and delivery of what is claimed next."""
         for sequence in sorted(self.records):
             record = self.records[sequence]
+            if record.claim is not None and record.when <= now:
+                self.fail(sequence, record.when, retry)
             if record.when <= now:
-                if limit is not None and record.deliveries >= limit:
+                if retry.is_spent(record.deliveries):
                     self.dead.append((sequence, record.deliveries))
                     del self.records[sequence]
                     continue
@@ -136,6 +148,7 @@ class GroupMachine(RuleBasedStateMachine):
             "work",
             lease=LEASES[place],
             max_deliveries=MAX_DELIVERIES[place],
+            backoff=RETRIES[place][1:],
             since=None,
             sequence=None,
             latest=False,
@@ -145,11 +158,11 @@ class GroupMachine(RuleBasedStateMachine):
         )
         return group
 
-    def forget(self, place: int) -> None:
+    def forget(self, place: int, noticed_by: int) -> None:
         """Whatever a handle held waits again."""
-        for record in self.model.records.values():
+        for sequence, record in self.model.records.items():
             if record.claim is not None and self.place_of(record.claim) == place:
-                record.when, record.claim = 0, None
+                self.model.fail(sequence, self.now, RETRIES[noticed_by])
         self.handles[place] = None
 
     def place_of(self, claim: object) -> int:
@@ -181,7 +194,7 @@ class GroupMachine(RuleBasedStateMachine):
     def claim(self, place: int) -> None:
         """Claim one."""
         group = self.handle(place)
-        expected = self.model.claim(self.now, MAX_DELIVERIES[place])
+        expected = self.model.claim(self.now, RETRIES[place])
         is_full = len(self.model.records) >= CAPACITY
         if expected is None or (is_full and expected[1] == 1):
             with pytest.raises(errors.TooManyClaims if is_full else errors.NothingReceived):
@@ -199,7 +212,7 @@ class GroupMachine(RuleBasedStateMachine):
             claims = []
         assert len(claims) <= limit
         for claim in claims:
-            self.took(place, claim, self.model.claim(self.now, MAX_DELIVERIES[place]))
+            self.took(place, claim, self.model.claim(self.now, RETRIES[place]))
         # A batch can end with messages moved to the dead letters; only `dead_letters` shows them.
         for letter in list(group.dead_letters())[len(self.model.dead) :]:
             record = self.model.records.pop(letter.sequence)
@@ -207,14 +220,14 @@ class GroupMachine(RuleBasedStateMachine):
             assert record.when <= self.now
             self.model.dead.append((letter.sequence, letter.deliveries))
         if not claims:
-            expected = self.model.claim(self.now, MAX_DELIVERIES[place])
+            expected = self.model.claim(self.now, RETRIES[place])
             assert expected is None or (expected[1] == 1 and len(self.model.records) >= CAPACITY)
 
     @rule(place=st.integers(0, 1))
     def take(self, place: int) -> None:
         """Take one for good."""
         group = self.handle(place)
-        expected = self.model.claim(self.now, MAX_DELIVERIES[place])
+        expected = self.model.claim(self.now, RETRIES[place])
         if expected is None:
             with pytest.raises(TimeoutError):
                 group.take(timeout=0)
@@ -246,16 +259,20 @@ class GroupMachine(RuleBasedStateMachine):
             self.note_flush()
 
     @precondition(lambda self: getattr(self, "held", None))
-    @rule(at=st.integers(0, 1000), delay=st.integers(0, 5))
-    def give_back(self, at: int, delay: int) -> None:
+    @rule(at=st.integers(0, 1000), delay=st.none() | st.integers(0, 5))
+    def give_back(self, at: int, delay: int | None) -> None:
         """Give a claim back, live or not."""
-        _, claim, record = self.live(at)
+        place = self.held[at % len(self.held)][0]
+        sequence, claim, record = self.live(at)
         if record is None:
             with pytest.raises((errors.LeaseLost, errors.UsageError)):
                 claim.nack(delay)
             return
         claim.nack(delay=delay)
-        record.when, record.claim = self.now + delay * SECOND, None
+        if delay is None:
+            self.model.fail(sequence, self.now, RETRIES[place])
+        else:
+            record.when, record.claim = self.now + delay * SECOND, None
 
     @precondition(lambda self: getattr(self, "held", None))
     @rule(at=st.integers(0, 1000), seconds=st.integers(0, 20))
@@ -280,7 +297,7 @@ class GroupMachine(RuleBasedStateMachine):
         group = self.handles[place]
         if group is not None:
             group.close()
-            self.forget(place)
+            self.forget(place, place)
             self.note_flush()
 
     @rule(place=st.integers(0, 1))
@@ -294,7 +311,7 @@ class GroupMachine(RuleBasedStateMachine):
         group._flush_lock.close()
         self.handles[place] = None
         self.handle(1 - place)._release_dead_owners()
-        self.forget(place)
+        self.forget(place, 1 - place)
 
     @rule(place=st.integers(0, 1))
     def flush(self, place: int) -> None:

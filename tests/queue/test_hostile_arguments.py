@@ -70,6 +70,7 @@ KINDS: Final = {
     "span": ("1.5", "lease delay seconds patience"),
     "whole": ("", "page_bytes file_mode compress_level limit_count capacity ring unfinished_max"),
     "limit": ("", "max_deliveries piece"),
+    "pair": ("", "backoff"),
     "many": ("2**70 10**5000", "count compress_after snapshots task_id max_bytes"),
     "any": ("-1 True", "priority"),
     "size": ("-1", "maxsize"),

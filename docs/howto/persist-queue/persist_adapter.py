@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import pagequeue
 from pagequeue.errors import NothingReceived, Overtaken
 
-LEASE = 365 * 86400.0  # seconds: an item is its getter's while that lives
+AGAIN = {"lease": 365 * 86400.0, "max_deliveries": None, "backoff": None}  # when its getter dies
 POLL = 0.001  # seconds between looks for room, and in `join`
 PICKLE = SimpleNamespace(
     protocol=4, load=pickle.load, dump=lambda item, file: pickle.dump(item, file, protocol=4)
@@ -47,7 +47,7 @@ class _Base:
             sync=sync,
             retention=pagequeue.Retention(drop_acknowledged=True),
         )
-        self._group = self._queue.group("persist-queue", lease=LEASE)
+        self._group = self._queue.group("persist-queue", **AGAIN)
         self._producer = self._queue.producer()
 
     def put(self, item, block=True, timeout=None):

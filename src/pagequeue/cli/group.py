@@ -21,6 +21,7 @@ from pagequeue.cli.lazy import InOrder
 from pagequeue.cli.receive import POLL_SECONDS, printable
 from pagequeue.cli.stdout import Outlet
 from pagequeue.cli.tables import print_table, shortened
+from pagequeue.util.retry import DELIVERIES_MAX
 from pagequeue.util.text import grouped, without_controls
 from pagequeue.util.timestamps import iso_time
 
@@ -162,7 +163,12 @@ def _run(claim: Claim, words: Sequence[str], lease: float) -> int:
 
 
 def _work(
-    claims: Iterator[Claim], words: Sequence[str], lease: float, delay: float, *, at_once: bool
+    claims: Iterator[Claim],
+    words: Sequence[str],
+    lease: float,
+    delay: float | None,
+    *,
+    at_once: bool,
 ) -> tuple[int, int]:
     """Run a command for each claim; acknowledge those that it ends with 0 for.
 
@@ -170,7 +176,8 @@ def _work(
         claims: of one group.
         words: the command.
         lease: of the claims, in seconds.
-        delay: seconds after which a message that it failed for is redelivered.
+        delay: seconds after which a message that it failed for is redelivered; None: by the rule
+            of the group.
         at_once: whether that can be to this run; else it gets each message once.
 
     Returns:
@@ -220,18 +227,18 @@ def _work(
 )
 @click.option(
     "--max-deliveries",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
+    default=DELIVERIES_MAX,
+    show_default=True,
     metavar="N",
-    help="Move a message to the dead letters after N failed deliveries.",
+    help="Move a message to the dead letters after N failed deliveries; 0: never.",
 )
 @click.option(
     "--retry-after",
     type=click.FloatRange(min=0),
     callback=options.finite,
-    default=1.0,
-    show_default=True,
     metavar="SECONDS",
-    help="Redeliver so much later when COMMAND fails.",
+    help="Redeliver so much later when COMMAND fails. Default: 0.1, and twice as long each time.",
 )
 @options.json_option("Print one JSON object per line.")
 @options.prefix_option
@@ -242,8 +249,8 @@ def claim(
     words: tuple[str, ...],
     count: int | None,
     lease: float,
-    max_deliveries: int | None,
-    retry_after: float,
+    max_deliveries: int,
+    retry_after: float | None,
     prefix: str,
     trust: tuple[Trust, ...],
     *,
@@ -267,7 +274,7 @@ def claim(
     outlet, done, failed = Outlet(), 0, 0
     with (
         options.open_to_write(directory, prefix, trust, create=False) as queue,
-        queue.group(name, lease=lease, max_deliveries=max_deliveries) as group,
+        queue.group(name, lease=lease, max_deliveries=max_deliveries or None) as group,
     ):
         claims = _claims(group, count, outlet, follow=follow)
         if words:

@@ -7,6 +7,7 @@ next page, messages that retention removed, dead owners, dead letters, and flush
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from typing import TYPE_CHECKING, Final, Self
 
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
     from pagequeue.group.dead_letters import DeadLetter
     from pagequeue.store.store import Place, Store
     from pagequeue.util.literals import OnExpired
+    from pagequeue.util.retry import Retry
 
+log: logging.Logger = logging.getLogger("pagequeue")
 MUTEX_AT: Final = field_of(fmt.GROUP_META, "mutex")
 MANY_MAX = 1 << 20
 CLOSE_SECONDS = 1.0
 """Closing waits so long for a flush of another process."""
+WARN_SECONDS = 60.0
+"""The least time between two warnings of one handle that dead letters cannot be written."""
 EXPIRED_REMEDY = "open the group with on_expired='skip', which continues at {head}, the head"
 REFUSALS: Final[dict[int, tuple[type[errors.PageQueueError], str, str]]] = {
     _core.EVENT_SETTLED: (
@@ -86,11 +91,12 @@ class Group(_core.Claims, Closing):
         "_dead",
         "_flush_lock",
         "_group_file",
-        "_max_deliveries",
         "_owner_lock",
+        "_retry",
         "_skips",
         "_store",
         "_turns",
+        "_warn_from",
         "name",
     )
 
@@ -103,7 +109,8 @@ class Group(_core.Claims, Closing):
     _skips: bool
     _turns: Turns
     _clock: Callable[[], int]
-    _max_deliveries: int | None
+    _retry: Retry
+    _warn_from: float
 
     def __new__(
         cls,
@@ -113,7 +120,7 @@ class Group(_core.Claims, Closing):
         owner: int,
         *,
         lease: float,
-        max_deliveries: int | None,
+        retry: Retry,
         on_expired: OnExpired,
         clock: Callable[[], int] | None,
         wall: Callable[[], int] | None,
@@ -136,7 +143,9 @@ class Group(_core.Claims, Closing):
                 store.write_meta.is_foreign,
                 owner,
                 lease,
-                max_deliveries or 0,
+                retry.deliveries_max or 0,
+                retry.first,
+                retry.most,
                 store.lock_timeout,
                 clock,
                 wall,
@@ -150,7 +159,8 @@ class Group(_core.Claims, Closing):
         self._skips = on_expired == "skip"
         self._turns = Turns()
         self._clock = clock or _core.monotonic
-        self._max_deliveries = max_deliveries
+        self._retry = retry
+        self._warn_from = 0.0
         if not store.schema.is_plain:
             self._decoder = store.schema.decoder
         return self
@@ -261,7 +271,7 @@ class Group(_core.Claims, Closing):
             3
         """
         self._check()
-        new_sequence, (_, _, due) = self._group_file.read_state(self._clock())
+        new_sequence, (_, _, due) = self._group_file.read_state(self._clock(), self._retry[1:])
         return max(0, self._store.tail.sequence - new_sequence) + due
 
     @property
@@ -410,10 +420,9 @@ class Group(_core.Claims, Closing):
     async def _end_async(self, claim: Claim, error: BaseException | None) -> None:
         if claim._is_settled:  # noqa: SLF001 - the core's, for this
             return
-        most = self._max_deliveries
         if error is None:
             claim.ack()
-        elif not isinstance(error, Exception) or most is None or claim.deliveries < most:
+        elif not isinstance(error, Exception) or not self._retry.is_spent(claim.deliveries):
             self._give_back(claim, error)
         else:  # it goes to the dead letters, which waits for the disk
             failed = error
@@ -640,7 +649,7 @@ class Group(_core.Claims, Closing):
 
     def _is_damage(self, error: Exception) -> bool:
         """Return whether reading a message fails because of the message, not of the reader."""
-        return isinstance(error, errors.DamageError | errors.SeekError)
+        return isinstance(error, errors.DamageError | errors.SeekError | MemoryError)
 
     def _move_to_dead_letters(
         self,
@@ -651,19 +660,50 @@ class Group(_core.Claims, Closing):
         position: int,
         deliveries: int,
         cause: int,
-    ) -> None:
+    ) -> bool:
         """Move a message that was delivered too often to the dead letters, and acknowledge it.
 
         Dies after sending it: the message is claimed and sent there again, with its sequence.
+
+        Returns:
+            False: the dead letters cannot be written; the log says why. It stays as it is, and
+            other messages are delivered.
         """
+        message: Message | None = None
+        is_damaged = False
         try:
-            message: Message | None = self._read(sequence, number, position)
+            with contextlib.suppress(errors.SeekError):  # retention removed it: it is missed
+                message = self._read(sequence, number, position)
         except errors.DamageError:
-            message, cause = None, fmt.CAUSE_DAMAGE
-        is_dead = message is not None or cause == fmt.CAUSE_DAMAGE
-        if is_dead:
-            self._dead.send(sequence, message, deliveries, cause)
-        self._settle(slot, claim_id, is_dead)  # else retention removed it: it is missed
+            is_damaged = True
+        if is_damaged:
+            cause = fmt.CAUSE_DAMAGE
+        elif cause == fmt.CAUSE_DAMAGE:  # it is readable now
+            cause = fmt.CAUSE_NONE
+        is_dead = is_damaged or message is not None
+        try:
+            if is_dead:
+                self._dead.send(sequence, message, deliveries, cause)
+        except (errors.PageQueueError, OSError, MemoryError) as error:
+            if not self._closed:
+                self._cannot_move(sequence, deliveries, error)
+            return False
+        self._settle(slot, claim_id, is_dead)
+        return True
+
+    def _cannot_move(self, sequence: int, deliveries: int, error: Exception) -> None:
+        now = time.monotonic()
+        if now >= self._warn_from:
+            self._warn_from = now + WARN_SECONDS
+            log.warning(
+                "%s: group %r: message %d was delivered %d times in vain, and cannot be moved to "
+                "the dead letters, which is tried again each minute: %s",
+                self._store.folder.path,
+                self.name,
+                sequence,
+                deliveries,
+                error,
+            )
 
     def _send_to_dead_letters(
         self,

@@ -13,13 +13,15 @@ from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.store.options import check_consumer_name, check_expired, check_group
 from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.namespaces import CLOCK_OFFSETS
+from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX, check_retry
 from pagequeue.util.timestamps import to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.store.store import Store
-    from pagequeue.util.literals import OnExpired
+    from pagequeue.util.literals import Backoff, OnExpired
+    from pagequeue.util.retry import Retry
     from pagequeue.util.timestamps import TimeLike
 
 
@@ -28,7 +30,8 @@ def open_group(
     name: str,
     *,
     lease: float,
-    max_deliveries: int | None,
+    max_deliveries: int | None = DELIVERIES_MAX,
+    backoff: Backoff = BACKOFF,
     since: TimeLike | None,
     sequence: int | None,
     latest: bool,
@@ -56,10 +59,16 @@ def open_group(
             remedy="open the group in a process that was started in its time namespace, with /proc "
             "mounted",
         )
-    lease, max_deliveries, capacity = check_group(path, lease, max_deliveries, capacity)
+    lease, capacity = check_group(path, lease, capacity)
+    retry = check_retry(max_deliveries, backoff, path=path)
     check_expired(path, on_expired)
-    if max_deliveries is not None:
-        DeadLetters(store, name).check()
+    if retry.deliveries_max is not None:
+        try:
+            DeadLetters(store, name).check()
+        except errors.InvalidOption:
+            if max_deliveries != DELIVERIES_MAX:
+                raise
+            retry = retry._replace(deliveries_max=None)  # the name leaves no room for a prefix
     given = (since is not None) + (sequence is not None) + bool(latest)
     if given > 1:
         raise errors.InvalidOption(
@@ -83,7 +92,7 @@ def open_group(
             store,
             name,
             lease=lease,
-            max_deliveries=max_deliveries,
+            retry=retry,
             on_expired=on_expired,
             clock=clock,
             wall=wall,
@@ -153,7 +162,7 @@ def _open(
     name: str,
     *,
     lease: float,
-    max_deliveries: int | None,
+    retry: Retry,
     on_expired: OnExpired,
     clock: Callable[[], int] | None,
     wall: Callable[[], int] | None,
@@ -176,7 +185,7 @@ def _open(
             owner_lock,
             owner,
             lease=lease,
-            max_deliveries=max_deliveries,
+            retry=retry,
             on_expired=on_expired,
             clock=clock,
             wall=wall,

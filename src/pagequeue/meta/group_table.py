@@ -23,6 +23,8 @@ from pagequeue import format as fmt
 from pagequeue.meta.cursor import REMEDY, readable_cursors
 from pagequeue.meta.meta_file import check_shared, field_of, identity_record, map_shared
 from pagequeue.meta.write_meta import check_lock_abi, lock_key_of
+from pagequeue.util.retry import BACKOFF
+from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -215,17 +217,26 @@ class GroupTable:
         check_lock_abi(self.region.load_half(self.LOCK_ABI), self.path)
 
     def reset(self) -> None:
-        """Recreate the lock and void every claim; only while the group is open nowhere."""
-        _core.reset_group(self.region, self.capacity)
+        """Recreate the lock and void every claim; only while the group is open nowhere.
+
+        What was claimed waits by the default rule: the rule of its worker is not known here.
+        """
+        _core.reset_group(self.region, self.capacity, *BACKOFF)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         # Dies or is cut before this line: the next opener recreates the file.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
 
-    def read_state(self, monotonic: int) -> tuple[int, tuple[int, int, int]]:
+    def read_state(
+        self, monotonic: int, backoff: tuple[float, float] = BACKOFF
+    ) -> tuple[int, tuple[int, int, int]]:
         """Return the next new message, and how many are claimed, wait for redelivery, and are due.
 
         Those that are due are among those that wait. Workers continue meanwhile, so the numbers are
         only nearly consistent.
+
+        Args:
+            monotonic: the time of leases, in ns.
+            backoff: how long a message waits whose lease ended, until a worker notes that.
         """
         used = min(self.region.load_half(_word("used")), self.capacity)
         rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
@@ -234,7 +245,10 @@ class GroupTable:
         outstanding = int(np.count_nonzero(states))
         claimed = int(np.count_nonzero(live))
         due = (states == fmt.RECORD_WAITS) & (rows["due"] <= monotonic)
-        due |= (states == fmt.RECORD_CLAIMED) & ~live
+        first, most = backoff
+        waits = np.minimum(first * np.exp2(np.minimum(rows["deliveries"], 64) - 1.0), most)
+        ended = monotonic - rows["lease_end"]
+        due |= (states == fmt.RECORD_CLAIMED) & (ended >= 0) & (ended >= waits * NS_PER_S)
         waiting = max(0, outstanding - claimed)
         return self.new_sequence, (claimed, waiting, int(np.count_nonzero(due)))
 

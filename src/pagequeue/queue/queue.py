@@ -36,6 +36,7 @@ from pagequeue.system.directory import FILE_MODE
 from pagequeue.system.trust import trusted
 from pagequeue.util.arguments import absolute_path, type_error
 from pagequeue.util.closing import Closing
+from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX
 from pagequeue.util.timestamps import TimeLike, system_clock
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from pagequeue.store.power_loss_recovery import RecoveryReport
     from pagequeue.store.sealed import Sealed
     from pagequeue.util.literals import (
+        Backoff,
         CodecName,
         CommitMode,
         OnExpired,
@@ -540,7 +542,8 @@ class Queue(Closing, Generic[Sent]):
         name: str,
         *,
         lease: float = 30.0,
-        max_deliveries: int | None = None,
+        max_deliveries: int | None = DELIVERIES_MAX,
+        backoff: Backoff = BACKOFF,
         since: TimeLike | None = None,
         sequence: int | None = None,
         latest: bool = False,
@@ -551,7 +554,8 @@ class Queue(Closing, Generic[Sent]):
 
         Each message is claimed by one worker at a time, in order of sequence. It is redelivered
         until it is acknowledged: after `nack`, when its lease ends, and when the process that
-        claimed it dies. Retention keeps what is not acknowledged.
+        claimed it dies. It then waits, longer each time, while others are delivered. Retention
+        keeps what is not acknowledged.
 
         Args:
             name: of the group; created if it does not exist. No consumer may have it.
@@ -559,6 +563,10 @@ class Queue(Closing, Generic[Sent]):
             max_deliveries: after so many failed deliveries a message is moved to the dead letters,
                 a queue of its own, with the reason: see `Group.dead_letters`. None: it is
                 redelivered for ever.
+            backoff: seconds that a message waits after its first failed delivery, and at most;
+                each further one doubles the delay. Up to a quarter of it is left out, by the
+                message's sequence. `nack(delay=)` says otherwise for one delivery. None: it is
+                redelivered at once, before all new messages.
             since: where a new group begins: with the first message that is not older.
             sequence: the same: with this message.
             latest: the same: with the next message that is sent.
@@ -592,6 +600,7 @@ class Queue(Closing, Generic[Sent]):
             name,
             lease=lease,
             max_deliveries=max_deliveries,
+            backoff=backoff,
             since=since,
             sequence=sequence,
             latest=latest,

@@ -110,26 +110,15 @@ def check_consumer_name(path: str, name: str, owner: str = "consumer") -> None:
         )
 
 
-def check_group(
-    path: str, lease: float, max_deliveries: int | None, capacity: int | None
-) -> tuple[float, int | None, int | None]:
-    """Return the three options; raise InvalidOption for an invalid value."""
+def check_group(path: str, lease: float, capacity: int | None) -> tuple[float, int | None]:
+    """Return the two options; raise InvalidOption for an invalid value."""
     remedy = f"give seconds, above 0 and below {LEASE_SECONDS_MAX:g}"
     span = seconds("lease", lease, path=path, remedy=remedy)
     if not 0 < span < LEASE_SECONDS_MAX:
         raise value_error("lease", lease, remedy, path=path)
-    if max_deliveries is not None:
-        max_deliveries = whole(
-            "max_deliveries",
-            max_deliveries,
-            1,
-            (1 << 32) - 1,
-            path=path,
-            remedy="give 1 to 2**32 - 1, or None",
-        )
     if capacity is not None:
         capacity = whole("capacity", capacity, 1, fmt.GROUP_CAPACITY_MAX, path=path)
-    return span, max_deliveries, capacity
+    return span, capacity
 
 
 def check_expired(path: str, policy: str) -> None:

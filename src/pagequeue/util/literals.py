@@ -1,10 +1,12 @@
-"""The values of options that are one of a few names."""
+"""The values of options that are one of a few names, or have a form of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Literal
 
+Backoff = tuple[float, float] | None
+"""Seconds that a message waits after its first failed delivery, and at most; None: none."""
 CodecName = Literal["bytes", "utf-8", "json", "msgpack", "arrow", "pickle"]
 """What encodes objects as payloads."""
 CommitMode = Literal["auto", "manual"]

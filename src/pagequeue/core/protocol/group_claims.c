@@ -30,23 +30,47 @@ static void out_of(const uint8_t *record, uint32_t slot, uint64_t id, pq_claim *
     out->place = get_u64(OF(record, PLACE));
 }
 
-/* Claim a record that is due.
+#define SPREAD_SHIFT 2 /* up to a quarter of a delay is left out */
+#define MIX 0x9e3779b97f4a7c15u
+
+static int is_spent(const pq_retry *retry, uint32_t deliveries) {
+    return retry->deliveries_max != 0 && deliveries >= retry->deliveries_max;
+}
+
+int64_t pq_retry_delay(const pq_retry *retry, uint64_t sequence, uint32_t deliveries) {
+    if (deliveries == 0 || is_spent(retry, deliveries)) {
+        return 0;
+    }
+    int64_t delay = retry->first;
+    for (uint32_t i = 1; i < deliveries && delay > 0 && delay < retry->most; i++) {
+        delay = delay > retry->most / 2 ? retry->most : delay * 2;
+    }
+    delay = delay < retry->most ? delay : retry->most;
+    uint64_t mixed = ((sequence << 8) + deliveries) * MIX >> 48;
+    return delay - (int64_t)(((uint64_t)delay >> (SPREAD_SHIFT + 16)) * mixed);
+}
+
+/* A claim whose lease ended waits from here on. Dies before the word: its lease ended, still. */
+static void end_lease(const pq_claimant *by, uint8_t *record) {
+    int64_t delay = pq_retry_delay(&by->retry, get_u64(OF(record, SEQUENCE)),
+                                   get_u32(OF(record, DELIVERIES)));
+    put_u64(OF(record, DUE), get_u64(OF(record, LEASE_END)) + (uint64_t)delay);
+    put_u32(OF(record, CAUSE), PQ_CAUSE_LEASE);
+    set_word(record, get_u64(OF(record, WORD)) >> 2, PQ_RECORD_WAITS);
+    PQ_KILL_POINT(27);
+}
+
+/* Claim a record that waits and is due.
  *
- * 1. Its lease ended: from here on it waits. Dies here: it waits, and is due.
- * 2. The new claim's fields. Dies here: the same; its count may be one higher, as if the claimer had
- *    died a moment later.
- * 3. The word: it is claimed. Dies here: the lease, or the owner's death, ends it. */
+ * 1. The new claim's fields. Dies here: it waits, and is due; its count may be one higher, as if the
+ *    claimer had died a moment later.
+ * 2. The word: it is claimed. Dies here: the lease, or the owner's death, ends it. */
 static void claim_again(pq_table *table, const pq_claimant *by, uint32_t slot, uint8_t *record,
                         pq_claim *out) {
     uint64_t id = new_id(table);
-    if (state_of(record) == PQ_RECORD_CLAIMED) {
-        put_u64(OF(record, DUE), get_u64(OF(record, LEASE_END)));
-        put_u32(OF(record, CAUSE), PQ_CAUSE_LEASE);
-        set_word(record, id, PQ_RECORD_WAITS);
-    }
     PQ_KILL_POINT(24);
     uint32_t deliveries = get_u32(OF(record, DELIVERIES));
-    out->is_spent = by->deliveries_max != 0 && deliveries >= by->deliveries_max;
+    out->is_spent = is_spent(&by->retry, deliveries);
     put_u64(OF(record, LEASE_END), (uint64_t)by->lease_end);
     put_u64(OF(record, OWNER), by->owner);
     if (!out->is_spent && deliveries < UINT32_MAX) {
@@ -58,6 +82,12 @@ static void claim_again(pq_table *table, const pq_claimant *by, uint32_t slot, u
     if (by->lease_end < (int64_t)get_u64(META(SCAN_AT))) {
         put_u64(META(SCAN_AT), (uint64_t)by->lease_end);
     }
+}
+
+/* Its worker died, or hung: it may do that again, and others that were claimed with it would count
+ * one more delivery each time. */
+static int comes_alone(uint32_t cause) {
+    return cause == PQ_CAUSE_DEATH || cause == PQ_CAUSE_LEASE;
 }
 
 /* The outstanding record with the lowest sequence that is due. Each is checked once, until time
@@ -73,6 +103,9 @@ static pq_claim_result claim_due(pq_table *table, const pq_claimant *by, pq_clai
     }
     uint8_t *record;
     for (uint32_t steps = 0; (record = linked(table, link)) != NULL; steps++) {
+        if (state_of(record) == PQ_RECORD_CLAIMED && when_of(record) <= by->now) {
+            end_lease(by, record);
+        }
         int64_t when = when_of(record);
         if (when <= by->now || steps > table->capacity) {
             break;
@@ -81,6 +114,10 @@ static pq_claim_result claim_due(pq_table *table, const pq_claimant *by, pq_clai
         link = get_u32(OF(record, FOLLOWING));
     }
     put_u64(META(SCAN_AT), (uint64_t)at);
+    if (record != NULL && by->has_others && comes_alone(get_u32(OF(record, CAUSE)))) {
+        put_u32(META(SCAN_FROM), link);
+        return PQ_CLAIM_ALONE;
+    }
     put_u32(META(SCAN_FROM), record == NULL ? 0 : get_u32(OF(record, FOLLOWING)));
     if (record == NULL || state_of(record) == PQ_RECORD_FREE) {
         return PQ_CLAIM_NONE;
@@ -170,10 +207,31 @@ static pq_claim_result claim_new(pq_table *table, const pq_claimant *by, pq_clai
     return PQ_CLAIM_DONE;
 }
 
-pq_claim_result pq_claim_next(pq_table *table, const pq_claimant *by, pq_claim *out) {
+static pq_claim_result claim_next(pq_table *table, const pq_claimant *by, pq_claim *out) {
     memset(out, 0, sizeof *out);
     pq_claim_result found = claim_due(table, by, out);
     return found == PQ_CLAIM_NONE ? claim_new(table, by, out) : found;
+}
+
+pq_claim_result pq_claim_some(pq_table *table, pq_claimant *by, pq_claim *got, uint32_t limit,
+                              uint32_t *count) {
+    pq_claim_result found = PQ_CLAIM_NONE;
+    uint64_t bytes = 0;
+    *count = 0;
+    while (*count < limit && bytes < PQ_READ_BYTES_MAX) {
+        pq_claim *out = &got[*count];
+        by->has_others = *count > 0;
+        found = claim_next(table, by, out);
+        if (found != PQ_CLAIM_DONE) {
+            break;
+        }
+        *count += 1;
+        bytes += out->payload_bytes;
+        if (!out->is_spent && comes_alone(out->cause)) {
+            break;
+        }
+    }
+    return *count > 0 ? PQ_CLAIM_DONE : found;
 }
 
 /* --- what becomes of a claim ------------------------------------------------------------------ */
@@ -217,6 +275,18 @@ pq_claim_result pq_claim_nack(pq_table *table, uint32_t slot, uint64_t id, int64
     return PQ_CLAIM_DONE;
 }
 
+pq_claim_result pq_claim_undo(pq_table *table, uint32_t slot, uint64_t id, int64_t now,
+                              int64_t due) {
+    uint8_t *record = live(table, slot, id, now);
+    if (record == NULL) {
+        return PQ_CLAIM_LOST;
+    }
+    uint32_t deliveries = get_u32(OF(record, DELIVERIES));
+    put_u32(OF(record, DELIVERIES), deliveries > 0 ? deliveries - 1 : 0);
+    let_wait(table, slot, record, now, due, get_u32(OF(record, CAUSE)));
+    return PQ_CLAIM_DONE;
+}
+
 pq_claim_result pq_claim_extend(pq_table *table, uint32_t slot, uint64_t id, int64_t now,
                                 int64_t lease_end) {
     uint8_t *record = live(table, slot, id, now);
@@ -255,7 +325,7 @@ int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due) {
     return 1;
 }
 
-uint32_t pq_table_release(pq_table *table, uint64_t owner) {
+uint32_t pq_table_release(pq_table *table, uint64_t owner, const pq_retry *retry, int64_t now) {
     uint32_t count = 0, steps = 0;
     uint8_t *record;
     for (uint32_t link = get_u32(META(FIRST));
@@ -263,7 +333,9 @@ uint32_t pq_table_release(pq_table *table, uint64_t owner) {
          link = get_u32(OF(record, FOLLOWING)), steps++) {
         if (state_of(record) == PQ_RECORD_CLAIMED &&
             (owner == UINT64_MAX || get_u64(OF(record, OWNER)) == owner)) {
-            let_wait(table, link - 1, record, 0, 0, PQ_CAUSE_DEATH);
+            int64_t delay = pq_retry_delay(retry, get_u64(OF(record, SEQUENCE)),
+                                           get_u32(OF(record, DELIVERIES)));
+            let_wait(table, link - 1, record, now, now + delay, PQ_CAUSE_DEATH);
             count += 1;
         }
     }

@@ -54,6 +54,8 @@ static void claim_dealloc(Claim *self) {
     Py_DECREF((PyObject *)type);
 }
 
+#define BY_RULE (-1) /* the delay that a failed delivery has by default */
+
 /* 1 = done, 0 = raised. */
 static int attempt_on(Claim *self, pq_group_attempt *try, int64_t delay, int settles) {
     Claims *group = self->group;
@@ -70,6 +72,9 @@ static int attempt_on(Claim *self, pq_group_attempt *try, int64_t delay, int set
     try->wall = try->what == PQ_DO_ACK ? pq_group_wall(group, try->by.now) : 0;
     if ((try->by.now < 0 || try->wall < 0) && PyErr_Occurred()) {
         return 0;
+    }
+    if (delay == BY_RULE) {
+        delay = pq_retry_delay(&group->retry, self->sequence, self->deliveries);
     }
     try->until = delay > INT64_MAX - try->by.now ? INT64_MAX - 1 : try->by.now + delay;
     if (!pq_group_run(group, try)) {
@@ -200,12 +205,13 @@ static PyObject *claim_nack(Claim *self, PyObject *const *args, Py_ssize_t arg_c
     if (nack_arguments(args, arg_count, names, &seconds, &reason) < 0) {
         return NULL;
     }
-    int64_t delay = seconds == NULL ? 0 : span_of(seconds, "delay");
-    int is_told = delay < 0 ? -1 : has_reason(reason);
+    int is_ruled = seconds == NULL || seconds == Py_None;
+    int64_t delay = is_ruled ? BY_RULE : span_of(seconds, "delay");
+    int is_told = delay < 0 && !is_ruled ? -1 : has_reason(reason);
     if (is_told < 0) {
         return NULL;
     }
-    uint32_t most = self->group->deliveries_max;
+    uint32_t most = self->group->retry.deliveries_max;
     if (is_told && most != 0 && self->deliveries >= most) { /* the table has no room for a text */
         if (!move_to_dead_letters(self, PQ_CAUSE_NACK, reason)) {
             return NULL;
@@ -298,12 +304,13 @@ PyDoc_STRVAR(ack_doc,
     "\n\nExample:\n"
     "    >>> claim.ack()\n");
 PyDoc_STRVAR(nack_doc,
-    "nack($self, /, delay=0.0, *, reason=None)\n--\n\n"
+    "nack($self, /, delay=None, *, reason=None)\n--\n\n"
     "Return the message to the group, which delivers it again.\n\n"
     "With a reason, a message that was delivered `max_deliveries` times goes to the dead letters at\n"
     "once, with the reason; this waits for the disk.\n\n"
     "Args:\n"
-    "    delay: seconds before it can be claimed again.\n"
+    "    delay: seconds before it can be claimed again. None: as long as the group's `backoff` says,\n"
+    "        longer after each failed delivery.\n"
     "    reason: why, as `DeadLetter.reason` shows it; at most 1024 bytes of UTF-8 are kept.\n\n"
     LEASE_ERRORS "\n"
     "    DiskFull, SyncFailed: with a reason: moving it failed; it is still claimed."

@@ -98,7 +98,7 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
         try.by.lease_end =
             try.by.now > INT64_MAX - self->lease ? INT64_MAX - 1 : try.by.now + self->lease;
         try.by.owner = self->owner;
-        try.by.deliveries_max = self->deliveries_max;
+        try.by.retry = self->retry;
         try.by.acknowledges = taken_from != NULL;
         int is_run = pq_group_run(self, &try);
         if (is_run && try.result == PQ_CLAIM_DONE) {

@@ -1,11 +1,11 @@
 /* Claimed messages are delivered outside of the lock: copied out of the page, and checked.
  *
- * A claim that is not deliverable, because its bytes are damaged or memory is short, is returned.
- * A message that retention removed meanwhile is skipped, and its claim acknowledged.
+ * A claim that is not deliverable, because its bytes are damaged or memory is short, is returned, as
+ * one that failed: others come before it. A message that retention removed meanwhile is skipped, and its claim acknowledged.
  */
 #include "python/group_handle.h"
 
-#define RETRY_NS 1000000000 /* damage is tried again so much later: others come before it */
+#define RETRY_NS 60000000000 /* when the dead letters are tried again, which could not be written */
 
 /* Asks Python: a new reference to the page and the position in it; NULL = raised, or gone. */
 static Region *asked(Claims *self, const char *method, const pq_claim *got, int reason,
@@ -76,24 +76,37 @@ PyObject *pq_group_read(Claims *self, const pq_claim *got, Region *page) {
     return message;
 }
 
-void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t delay,
-                        uint32_t cause) {
+/* Keeps an exception. What was taken needs a record again. */
+static void give_back(Claims *self, pq_claim *got, pq_group_do what, int64_t delay) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    for (uint32_t i = 0; i < count; i++) {
-        pq_group_attempt try = {.got = &got[i]};
-        try.what = got[i].id == 0 ? PQ_DO_RESTORE : PQ_DO_NACK;
-        try.by.now = pq_group_now(self);
-        try.until = try.by.now + delay;
-        got[i].cause = cause == PQ_CAUSE_NONE ? got[i].cause : cause;
-        if (PyErr_Occurred() || !pq_group_run(self, &try)) {
-            PyErr_Clear(); /* its lease ends some time */
-        }
+    pq_group_attempt try = {.what = got->id == 0 ? PQ_DO_RESTORE : what, .got = got};
+    try.by.now = pq_group_now(self);
+    try.until = try.by.now + delay;
+    if (PyErr_Occurred() || !pq_group_run(self, &try)) {
+        PyErr_Clear(); /* its lease ends some time */
     }
     PyErr_Restore(type, value, trace);
 }
 
-/* Delivered as often as allowed: Python moves it to the dead letters, and acknowledges it. */
+void pq_group_undo(Claims *self, pq_claim *got, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        if (got[i].id == 0) {
+            got[i].deliveries = 0;
+        }
+        give_back(self, &got[i], got[i].is_spent ? PQ_DO_NACK : PQ_DO_UNDO, 0);
+    }
+}
+
+/* Its delivery failed, because it is not readable. */
+static void give_back_damaged(Claims *self, pq_claim *got) {
+    got->cause = PQ_CAUSE_DAMAGE;
+    give_back(self, got, PQ_DO_NACK,
+              pq_retry_delay(&self->retry, got->sequence, got->deliveries));
+}
+
+/* Delivered as often as allowed: Python moves it to the dead letters, and acknowledges it. 1 = done,
+ * 0 = it has no room for it, -1 = raised. */
 static int dead_letter(Claims *self, pq_claim *got) {
     PyObject *answer = PyObject_CallMethod(
         (PyObject *)self, "_move_to_dead_letters", "IKKKKII", got->slot,
@@ -101,14 +114,15 @@ static int dead_letter(Claims *self, pq_claim *got) {
         (unsigned long long)(got->place >> PQ_PLACE_SHIFT),
         (unsigned long long)((got->place & ((1ull << PQ_PLACE_SHIFT) - 1)) * PQ_FRAME_ALIGN_BYTES),
         got->deliveries, got->cause);
+    int is_done = answer == NULL ? -1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
-    return answer != NULL;
+    return is_done;
 }
 
-/* Whether the exception is about the message's own damage. A queue that is closed meanwhile, or a
+/* Whether the exception is about this one message. A queue that is closed meanwhile, or a
  * limit of the system, is no fault of the message: the next worker to claim it can have it at
  * once. */
-static int is_damage(Claims *self) {
+int pq_group_is_of_message(Claims *self) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
@@ -127,17 +141,20 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledg
                            Region *taken_from, int *is_none) {
     pq_claim got = *claimed;
     if (got.is_spent) {
-        *is_none = dead_letter(self, &got);
-        if (!*is_none) {
-            pq_group_give_back(self, &got, 1, RETRY_NS, PQ_CAUSE_NONE);
+        int done = dead_letter(self, &got);
+        *is_none = done >= 0;
+        if (done <= 0) {
+            give_back(self, &got, PQ_DO_NACK, done < 0 ? 0 : RETRY_NS);
         }
         return NULL;
     }
     PyObject *message = pq_group_read(self, &got, got.id == 0 ? taken_from : NULL);
     if (message == NULL) {
-        int damaged = is_damage(self);
-        pq_group_give_back(self, &got, 1, damaged ? RETRY_NS : 0,
-                           damaged ? PQ_CAUSE_DAMAGE : PQ_CAUSE_NONE);
+        if (pq_group_is_of_message(self)) {
+            give_back_damaged(self, &got);
+        } else {
+            pq_group_undo(self, &got, 1);
+        }
         return NULL;
     }
     if (message == Py_None) {
@@ -158,7 +175,7 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledg
     }
     PyObject *claim = pq_claim_new(self, message, &got);
     if (claim == NULL) {
-        pq_group_give_back(self, &got, 1, 0, PQ_CAUSE_NONE);
+        pq_group_undo(self, &got, 1);
     }
     return claim;
 }

@@ -15,20 +15,21 @@
  * worker does a few in a row while another waits. */
 #define PAUSES 32
 #define WALL_NS 500000000
-#define BATCH_BYTES PQ_READ_BYTES_MAX
 
 static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "file",  "capacity", "fd",   "foreign", "owner", "lease",
-                            "deliveries_max", "lock_timeout", "clock", "wall", NULL};
+                            "deliveries_max", "retry_first", "retry_most", "lock_timeout",
+                            "clock", "wall", NULL};
     Region *meta, *file;
     unsigned int capacity, deliveries_max;
     int fd, foreign;
     unsigned long long owner;
-    double lease, lock_timeout;
+    double lease, first, most, lock_timeout;
     PyObject *clock, *wall;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!IipKdIdOO:Claims", names, pq_region_type,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!IipKdIdddOO:Claims", names, pq_region_type,
                                      &meta, pq_region_type, &file, &capacity, &fd, &foreign, &owner,
-                                     &lease, &deliveries_max, &lock_timeout, &clock, &wall) ||
+                                     &lease, &deliveries_max, &first, &most, &lock_timeout, &clock,
+                                     &wall) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0 ||
         pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
                         "file of the group") < 0) {
@@ -55,7 +56,7 @@ static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     pq_guard_mutex(file->guard, PQ_GROUP_META_MUTEX);
     self->owner = owner;
     self->lease = (int64_t)(lease * 1e9);
-    self->deliveries_max = deliveries_max;
+    self->retry = (pq_retry){deliveries_max, (int64_t)(first * 1e9), (int64_t)(most * 1e9)};
     self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
     self->spin_ns = PQ_SPIN_NS_MAX;
     self->fork_count = pq_fork_count;
@@ -116,31 +117,21 @@ int64_t pq_group_wall(Claims *self, int64_t now) {
 
 /* --- under the lock --------------------------------------------------------------------------- */
 
-static pq_claim_result claim_some(pq_table *table, pq_group_attempt *try) {
-    pq_claim_result found = PQ_CLAIM_NONE;
-    uint64_t bytes = 0;
-    while (try->count < try->limit && bytes < BATCH_BYTES) {
-        found = pq_claim_next(table, &try->by, &try->got[try->count]);
-        if (found != PQ_CLAIM_DONE) {
-            break;
-        }
-        bytes += try->got[try->count++].payload_bytes;
-    }
-    return try->count > 0 ? PQ_CLAIM_DONE : found;
-}
-
 static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
     pq_claim *got = try->got;
     int64_t now = try->by.now;
     switch (try->what) {
-    case PQ_DO_CLAIM: return claim_some(table, try);
+    case PQ_DO_CLAIM: return pq_claim_some(table, &try->by, got, try->limit, &try->count);
     case PQ_DO_ACK:
         pq_table_acked_at(table, try->wall);
         return pq_claim_ack(table, got->slot, got->id, now);
     case PQ_DO_COUNT: break;
     case PQ_DO_NACK: return pq_claim_nack(table, got->slot, got->id, now, try->until, got->cause);
+    case PQ_DO_UNDO: return pq_claim_undo(table, got->slot, got->id, now, try->until);
     case PQ_DO_EXTEND: return pq_claim_extend(table, got->slot, got->id, now, try->until);
-    case PQ_DO_RELEASE: try->count = pq_table_release(table, try->by.owner); break;
+    case PQ_DO_RELEASE:
+        try->count = pq_table_release(table, try->by.owner, &try->by.retry, now);
+        break;
     case PQ_DO_OWNERS: try->count = pq_table_owners(table, try->owners, try->limit); break;
     case PQ_DO_PLACE:
         try->count = (uint32_t)pq_table_set_place(table, try->sequence, try->place);
@@ -351,8 +342,12 @@ static PyObject *claims_many(Claims *self, PyObject *args) {
             int is_none = 0;
             PyObject *claim = pq_group_deliver(self, &got[i], 0, NULL, &is_none);
             if (!is_none && (claim == NULL || PyList_Append(list, claim) < 0)) {
-                pq_group_give_back(self, got, (uint32_t)i, 0, PQ_CAUSE_NONE);
-                pq_group_give_back(self, got + i + 1, (uint32_t)(count - i - 1), 0, PQ_CAUSE_NONE);
+                pq_group_undo(self, got + i + 1, (uint32_t)(count - i - 1));
+                if (claim == NULL && PyList_Size(list) > 0 && pq_group_is_of_message(self)) {
+                    PyErr_Clear(); /* those before it are delivered: it comes again later */
+                    break;
+                }
+                pq_group_undo(self, got, (uint32_t)i + (claim != NULL));
                 Py_CLEAR(list);
             }
             Py_XDECREF(claim);
@@ -425,7 +420,7 @@ static PyMemberDef claims_members[] = {
 PyTypeObject *pq_claims_make(void) {
     static PyType_Slot slots[] = {
         {Py_tp_doc, "Claims(meta, file, capacity, fd, foreign, owner, lease, deliveries_max, "
-                    "lock_timeout, clock, wall)"},
+                    "retry_first, retry_most, lock_timeout, clock, wall)"},
         {Py_tp_new, claims_new},
         {Py_tp_dealloc, claims_dealloc},
         {Py_tp_traverse, claims_traverse},

@@ -17,7 +17,7 @@ typedef struct {
     int64_t looked_at;           /* when the owners of claims were looked at last */
     int64_t spin_ns;             /* how long spinning lately paid off */
     int64_t wall_ahead, wall_until; /* the wall clock minus the monotonic one, and how long it counts */
-    uint32_t deliveries_max;     /* 0 = any number */
+    pq_retry retry;
     PyObject *clock, *wall;      /* None = the system's monotonic and real one */
     PyObject *decoder;           /* of every message's value; NULL = that is the payload */
     unsigned fork_count;
@@ -37,8 +37,8 @@ typedef struct {
 } Claim;
 
 typedef enum {
-    PQ_DO_CLAIM, PQ_DO_ACK, PQ_DO_NACK, PQ_DO_EXTEND, PQ_DO_RELEASE, PQ_DO_OWNERS, PQ_DO_PLACE,
-    PQ_DO_SKIP, PQ_DO_RESTORE, PQ_DO_SNAPSHOT, PQ_DO_COUNT
+    PQ_DO_CLAIM, PQ_DO_ACK, PQ_DO_NACK, PQ_DO_UNDO, PQ_DO_EXTEND, PQ_DO_RELEASE, PQ_DO_OWNERS,
+    PQ_DO_PLACE, PQ_DO_SKIP, PQ_DO_RESTORE, PQ_DO_SNAPSHOT, PQ_DO_COUNT
 } pq_group_do;
 
 typedef struct {
@@ -83,8 +83,11 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *got, int acknowledges, 
  * retention can remove the file, and another thread can map another page. */
 int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
                    Region **taken_from);
-/* Give back what was claimed, or taken, and could not be handed over; keeps an exception. */
-void pq_group_give_back(Claims *self, pq_claim *got, uint32_t count, int64_t delay, uint32_t cause);
+/* Give back what was claimed, or taken, and was not handed over: as if it had not been claimed.
+ * Keeps an exception. */
+void pq_group_undo(Claims *self, pq_claim *got, uint32_t count);
+/* Whether the exception that was raised is about the message: then its delivery failed. */
+int pq_group_is_of_message(Claims *self);
 /* Its message; `page` is where it stands, NULL = find it. */
 PyObject *pq_group_read(Claims *self, const pq_claim *got, Region *page);
 PyObject *pq_claim_new(Claims *group, PyObject *message, const pq_claim *got);

@@ -43,8 +43,9 @@ PyObject *pq_claims_release(Claims *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "K:_release", &owner)) {
         return NULL;
     }
-    pq_group_attempt try = {.what = PQ_DO_RELEASE, .by.owner = owner};
-    if (!pq_group_run(self, &try)) {
+    pq_group_attempt try = {.what = PQ_DO_RELEASE, .by.owner = owner, .by.retry = self->retry};
+    try.by.now = pq_group_now(self);
+    if ((try.by.now < 0 && PyErr_Occurred()) || !pq_group_run(self, &try)) {
         return NULL;
     }
     if (try.count > 0) {

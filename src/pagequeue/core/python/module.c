@@ -240,7 +240,9 @@ static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
 static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *file;
     unsigned int capacity;
-    if (!PyArg_ParseTuple(args, "O!I:reset_group", pq_region_type, &file, &capacity) ||
+    double first, most;
+    if (!PyArg_ParseTuple(args, "O!Idd:reset_group", pq_region_type, &file, &capacity, &first,
+                          &most) ||
         pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
                         "file of the group") < 0) {
         return NULL;
@@ -256,12 +258,27 @@ static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
     if (pq_table_begin(&table) < 0) {
         return PyErr_NoMemory();
     }
-    pq_table_release(&table, UINT64_MAX);
+    pq_retry retry = {.first = (int64_t)(first * 1e9), .most = (int64_t)(most * 1e9)};
+    pq_table_release(&table, UINT64_MAX, &retry, pq_clock_monotonic());
     pq_table_end(&table);
     if (!pq_region_intact(file)) {
         return NULL;
     }
     return PyLong_FromUnsignedLongLong(pq_table_next(&table, &place));
+}
+
+/* How long a message waits after so many failed deliveries, in ns. */
+static PyObject *core_retry_delay(PyObject *Py_UNUSED(module), PyObject *args) {
+    pq_retry retry = {0};
+    double first, most;
+    unsigned long long sequence;
+    unsigned int deliveries;
+    if (!PyArg_ParseTuple(args, "ddKI:retry_delay", &first, &most, &sequence, &deliveries)) {
+        return NULL;
+    }
+    retry.first = (int64_t)(first * 1e9);
+    retry.most = (int64_t)(most * 1e9);
+    return PyLong_FromLongLong(pq_retry_delay(&retry, sequence, deliveries));
 }
 
 static PyObject *core_wake(PyObject *Py_UNUSED(module), PyObject *args) {
@@ -485,6 +502,8 @@ static PyMethodDef functions[] = {
     {"reset_lock", core_reset_lock, METH_VARARGS, "Reset the writers' lock; only when exclusive."},
     {"reset_group", core_reset_group, METH_VARARGS,
      "Reset a group's lock, void its claims; only when exclusive. Return its next sequence."},
+    {"retry_delay", core_retry_delay, METH_VARARGS,
+     "Return how long a message waits after so many failed deliveries, in ns."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
     {"room_bell", core_room_bell, METH_VARARGS, "Announce a sender that waits for room."},
     {"await_room", core_await_room, METH_VARARGS, "Sleep until there may be room."},
