@@ -136,6 +136,8 @@ class Judge:
         key = row.worker, row.number
         if kind == CLAIMED:
             self.claims += 1
+            if row.deliveries > self.deliveries_max:
+                self.wrong(f"message {row.sequence}: delivery {row.deliveries}, which is too often")
             held[key] = Held(
                 *key, row.sequence, row.deliveries, before, after, before + span, after + span
             )

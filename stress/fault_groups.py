@@ -28,13 +28,15 @@ def claiming_again(stage: Stage) -> None:
     stage.open()
     stage.send_other(LARGE, 1, first=LARGE_NUMBER)
     stage.close()
-    with Queue(stage.path) as queue, queue.group(GROUP) as group:
+    with Queue(stage.path) as queue, queue.group(GROUP, max_deliveries=None, backoff=None) as group:
         while group.ready:
             group.claim_many(MANY, 0)
     stage.open()
     stage.begin()
     queue = stage.queue  # type: ignore[assignment]
-    found = stage.attempt("opening a group", lambda: queue.group(GROUP))
+    found = stage.attempt(
+        "opening a group", lambda: queue.group(GROUP, max_deliveries=None, backoff=None)
+    )
     count = queue.tail_sequence
     done: set[int] = set()
     unsure: set[int] = set()
@@ -74,7 +76,7 @@ def _rest(
     assert queue is not None
     if group is not None:
         group.close()  # gives back what an interrupted call had claimed
-    with queue.group(GROUP) as again:
+    with queue.group(GROUP, max_deliveries=None, backoff=None) as again:
         found = set()
         while (claim := _claimed(again)) is not None:
             found.add(claim.message.sequence)

@@ -78,6 +78,8 @@ RETAINING_SHARE = 0.4
 POINT_SHARE = 0.6
 POINTS = range(20, 28)
 """The kill points of `protocol/group_claims.c` and `protocol/group_table.c`."""
+LEASE_POINT = 27
+"""Where a lease ended, which is rarer than the others."""
 TAKE_SHARE = 0.05
 DRAIN_SECONDS = 60.0
 LEASES = (0.004, 0.02, 0.08, 0.5)
@@ -322,7 +324,8 @@ class Round:
         uid = self.uids[slot] = self.rng.getrandbits(62)
         point, passes = 0, 0
         if self.rng.random() < POINT_SHARE:
-            point, passes = self.rng.choice(POINTS), self.rng.randrange(1, 30)
+            point = self.rng.choice(POINTS)
+            passes = self.rng.randrange(1, 4 if point == LEASE_POINT else 30)
 
         def body() -> None:
             from pagequeue import _core  # noqa: PLC0415

@@ -291,7 +291,7 @@ def _other_mount(scene: Scene) -> None:
     with (
         Queue(scene.path, page_bytes=PAGE_BYTES) as queue,
         queue.producer() as producer,
-        queue.group(GROUP) as group,
+        queue.group(GROUP, backoff=None) as group,
     ):
         producer.send_many([b"%d" % i for i in range(sent)])
         flushed_at = rng.randrange(2 * sent)

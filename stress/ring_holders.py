@@ -80,7 +80,7 @@ class Holders:
         consumer = queue.consumer("c")
         assert isinstance(consumer, NamedConsumer)
         self.consumer: NamedConsumer = consumer
-        self.group: Group = queue.group("g", capacity=CAPACITY)
+        self.group: Group = queue.group("g", capacity=CAPACITY, max_deliveries=None, backoff=None)
         self.reader: Consumer = queue.consumer()
         self.claims: list[Claim] = []
         self.views: list[View] = []
@@ -142,7 +142,7 @@ class Holders:
         """Their claims come again."""
         self.claims.clear()
         self.group.close()
-        self.group = self.queue.group("g")
+        self.group = self.queue.group("g", max_deliveries=None, backoff=None)
 
     def _view(self) -> None:
         from pagequeue import Expired, NothingReceived  # noqa: PLC0415  the core is chosen by now

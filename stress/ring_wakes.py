@@ -91,7 +91,7 @@ def wake(directory: Path, rng: Random, is_over: Callable[[], bool]) -> tuple[int
     with Queue(
         directory / "q", ring=ring, page_bytes=PAGE_BYTES, full_timeout=WAIT_SECONDS
     ) as queue:
-        consumer, group = queue.consumer("c"), queue.group("g", capacity=CAPACITY)
+        consumer, group = queue.consumer("c"), queue.group("g", capacity=CAPACITY, backoff=None)
         assert isinstance(consumer, NamedConsumer)
         bell = Bell(queue)
         while cases < ROUNDS and (cases == 0 or not is_over()):

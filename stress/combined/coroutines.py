@@ -15,7 +15,17 @@ from pagequeue import (
     QueueFull,
     TooManyClaims,
 )
-from stress.combined.ground import ACKED, ACKING, CREW, READER, RECEIVED, Given, Handled, operation
+from stress.combined.ground import (
+    ACKED,
+    ACKING,
+    READER,
+    RECEIVED,
+    Given,
+    Handled,
+    crew_of,
+    is_poison,
+    operation,
+)
 from stress.combined.operations import READER_MARK, Opening, Over, checksum
 from stress.history import Sent
 
@@ -99,14 +109,19 @@ async def claim(opening: Opening, rng: random.Random) -> None:
     log = ground.worked[number]
     with (
         opening.doing("coroutine claims", NothingReceived, TooManyClaims, LeaseLost),
-        contextlib.closing(opening.got.group(CREW)) as group,
+        contextlib.closing(crew_of(opening.got)) as group,
     ):
         for _ in range(rng.randint(1, 20)):
             claim = await group.claim_async(timeout=rng.random() * WAIT_SECONDS)
             message = claim.message
             opening.check("coroutine claims", [message])
             log.put(Handled(message.sequence, checksum(message.payload), RECEIVED))
-            if rng.random() < 0.8:
+            if is_poison(message.payload):
+                with contextlib.suppress(ValueError):
+                    async with claim:
+                        raise ValueError("poison")
+                ground.note("group poison", number)
+            elif rng.random() < 0.8:
                 log.put(Handled(message.sequence, 0, ACKING))
                 claim.ack()
                 log.put(Handled(message.sequence, 0, ACKED))

@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+import zlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pagequeue import Message
+    from pagequeue.group.group import Group
 
 LARGE_SHARE: Final = 0.5
 LOCK_SECONDS: Final = 10.0
@@ -64,6 +66,7 @@ KINDS: Final = (
     "group claim",
     "group nack",
     "group reject",
+    "group poison",
     "consumer receive",
     "unnamed consumer",
     "replay",
@@ -324,6 +327,20 @@ class Ground:
                 path = Path(spec.directory, name)
                 if not path.exists():
                     path.write_bytes(rng.randbytes(rng.randrange(1, 9000)))
+
+
+POISON_SHARE: Final = 16
+"""One of so many messages fails in every worker, and becomes a dead letter."""
+
+
+def is_poison(payload: bytes) -> bool:
+    """Whether a message fails in every worker; its bytes decide, so all agree."""
+    return zlib.crc32(payload) % POISON_SHARE == 0
+
+
+def crew_of(queue: Queue) -> Group:
+    """Open the group, which tries again soon."""
+    return queue.group(CREW, backoff=(0.001, 0.02))
 
 
 FILL: Final = bytes(range(256)) * 8

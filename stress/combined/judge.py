@@ -20,7 +20,6 @@ from stress.combined.files import PAGE
 from stress.combined.ground import (
     ACKED,
     ACKING,
-    CREW,
     DOWN,
     FULL_SECONDS,
     READER,
@@ -30,7 +29,9 @@ from stress.combined.ground import (
     SHELL,
     Ground,
     Spec,
+    crew_of,
     element,
+    is_poison,
     operation,
 )
 from stress.combined.operations import READER_MARK, Opening, Over, checksum, ship_paths
@@ -188,19 +189,24 @@ class Judge:
         ended = did[ACKED] + did[REJECTED]
         rest = []
         deadline = time.monotonic() + REST_SECONDS
-        with queue.group(CREW) as group:
+        with crew_of(queue) as group:
             while group.lag and time.monotonic() < deadline:
                 with contextlib.suppress(NothingReceived):
                     for claim in group.claim_many(100, timeout=0.05):
+                        if is_poison(claim.message.payload):
+                            claim.nack(0)
+                            continue
                         rest.append(claim.message.sequence)
                         claim.ack()
             letters = list(group.dead_letters())
         dead = {letter.sequence for letter in letters}
+        poison = {one.sequence for one in self.all if is_poison(one.payload)}
         for text, sequences in {
             "acknowledged or rejected twice": {one for one, count in ended.items() if count > 1},
             "given out after it was acknowledged or rejected": ended.keys() & set(rest),
             "rejected, and no dead letter": did[REJECTED].keys() - dead,
-            "a dead letter that nobody rejected": dead - did[REJECTING].keys(),
+            "a dead letter that nobody rejected": dead - did[REJECTING].keys() - poison,
+            "acknowledged, though it always fails": poison & did[ACKING].keys(),
             "a dead letter with other bytes": {
                 letter.sequence
                 for letter in letters

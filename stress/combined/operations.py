@@ -34,7 +34,6 @@ from stress.combined.ground import (
     ACKED,
     ACKING,
     CLOSED,
-    CREW,
     DONE,
     PAGE_BYTES,
     READER,
@@ -46,6 +45,8 @@ from stress.combined.ground import (
     Handled,
     Spec,
     check_sound,
+    crew_of,
+    is_poison,
 )
 
 if TYPE_CHECKING:
@@ -363,13 +364,16 @@ def read(opening: Opening, rng: random.Random, limit: int = 30) -> None:
 
 
 def work(opening: Opening, rng: random.Random, limit: int = 20) -> None:
-    """Claim for the group; acknowledge most; give back, reject or keep the others."""
+    """Claim for the group; acknowledge most; give back, reject or keep the others.
+
+    Some fail each time.
+    """
     ground, number = opening.ground, opening.spec.number
     log = ground.worked[number]
     none = (NothingReceived, TooManyClaims, LeaseLost)
     with (
         opening.doing("group claim", *none),
-        contextlib.closing(opening.got.group(CREW)) as group,
+        contextlib.closing(crew_of(opening.got)) as group,
     ):
         for _ in range(rng.randint(1, limit)):
             for claim in group.claim_many(rng.randint(1, 8), rng.random() * WAIT_SECONDS):
@@ -377,7 +381,11 @@ def work(opening: Opening, rng: random.Random, limit: int = 20) -> None:
                 opening.check("group claim", [message])
                 log.put(Handled(message.sequence, checksum(message.payload), RECEIVED))
                 draw = rng.random()
-                if draw < 0.8:
+                if is_poison(message.payload):
+                    with contextlib.suppress(ValueError), claim:
+                        raise ValueError("poison")
+                    ground.note("group poison", number)
+                elif draw < 0.8:
                     log.put(Handled(message.sequence, 0, ACKING))
                     claim.ack()
                     log.put(Handled(message.sequence, 0, ACKED))

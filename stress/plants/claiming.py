@@ -137,7 +137,7 @@ CLAIMING = (
         },
     ),
     in_c(
-        "poison_is_never_spent",
+        "delivered_once_too_often",
         "a message is delivered more often than `max_deliveries`",
         "what always fails is delivered for ever",
         {CLAIM: 20.0},

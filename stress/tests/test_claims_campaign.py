@@ -67,6 +67,7 @@ def test_judge_sees_each_kind_of_wrong() -> None:
     """Two claims at an instant, a late acknowledgement, a refusal, a second delivery."""
     first = claimed(1, 1, 1000, 1)
     for text, rows in {
+        "too often": (claimed(1, 1, 1000, 5),),
         "two claims at one instant": (first, claimed(2, 1, 1050, 2)),
         "after its lease": (
             first,
