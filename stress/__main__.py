@@ -56,7 +56,8 @@ def attempt(name: str, options: argparse.Namespace, seed: int) -> Outcome:
         campaign = load(name)
         seconds = campaign.SHORT_SECONDS if options.short else options.seconds or DEFAULT_SECONDS
         for times in range(LONGER_MAX if options.short else 1):
-            outcome = campaign.run(Budget(float(seconds) * 2**times, options.cases, seed))
+            budget = Budget(float(seconds) * 2**times, options.cases, seed, options.short)
+            outcome = campaign.run(budget)
             if outcome.violations or not outcome.failed:
                 break
     except Exception as error:  # noqa: BLE001  any exception is reported and fails the run

@@ -28,11 +28,20 @@ PACKAGE_DIRECTORY = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to try, at most how many cases (None: no bound), and where randomness starts."""
+    """How long to try, and where randomness starts.
+
+    Attributes:
+        seconds: after which a run ends, when each part of the campaign has had a case.
+        cases: the most of them; None: no bound.
+        seed: of all random choices.
+        short: whether this is the pass that each change gets: what a long run does as a whole, a
+            short one does in a part that the seed chooses.
+    """
 
     seconds: float
     cases: int | None
     seed: int
+    short: bool = False
 
 
 @dataclass

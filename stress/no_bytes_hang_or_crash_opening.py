@@ -12,13 +12,13 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stress import driver
 from stress.campaign import Budget, Outcome
+from stress.rounds import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stress.corpus.shapes import Original
     from stress.corpus.victim import Victim
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 3.0
 CASE_SECONDS_MAX = 60.0
 LOCK_TIMEOUT = 0.2
 SENT = [b"after" * 100] * 12
@@ -173,7 +173,6 @@ def campaign(budget: Budget) -> Outcome:
     """Run cases; in a process that has no queue open."""
     from stress.corpus.shapes import OTHER_START_NS, SHAPES, make  # noqa: PLC0415
 
-    started = time.monotonic()
     rng = random.Random(budget.seed)
     outcome = Outcome(0)
     endings: dict[str, int] = {}
@@ -188,11 +187,7 @@ def campaign(budget: Budget) -> Outcome:
             )
             for number, shape in enumerate(SHAPES)
         ]
-        while len(outcome.violations) < driver.violations_enough(VIOLATIONS_MAX):
-            if budget.cases is not None and outcome.cases >= budget.cases:
-                break
-            if time.monotonic() - started >= budget.seconds:
-                break
+        for _ in tries(budget, outcome, VIOLATIONS_MAX):
             number, seed = rng.randrange(len(queues)), rng.getrandbits(48)
             wrong, ending = run_case(*queues[number], base / "case", seed)
             outcome.cases += 1

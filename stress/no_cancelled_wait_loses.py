@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.rounds import tries
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 8192
 PAGES = 8
@@ -350,14 +351,9 @@ def campaign(budget: Budget) -> Outcome:
     import pagequeue.flow.flow  # noqa: F401, PLC0415  children are forked with all of it there
 
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     base = driver.scratch_directory()
     outcome = Outcome(0, notes={"rounds": 0, "directory": base})
-    while (left := deadline - time.monotonic()) > 0 and len(
-        outcome.violations
-    ) < driver.violations_enough(VIOLATIONS_MAX):
-        if budget.cases is not None and outcome.cases >= budget.cases:
-            break
+    for left in tries(budget, outcome, VIOLATIONS_MAX):
         with tempfile.TemporaryDirectory(prefix="pagequeue-cancel-", dir=base) as directory:
             cases, violations = one_round(Path(directory), rng, min(ROUND_SECONDS, left))
         outcome.cases += cases

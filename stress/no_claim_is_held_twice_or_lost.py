@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pagequeue.group.group import Group
     from stress.campaign import Budget, Outcome
 
-SHORT_SECONDS = 12.0
+SHORT_SECONDS = 4.0
 WORKERS = 4
 PAGE_BYTES = 16384
 CAPACITY = 256

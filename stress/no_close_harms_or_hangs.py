@@ -27,13 +27,14 @@ from typing import TYPE_CHECKING, Any
 
 from stress import children, driver
 from stress.campaign import Budget, Outcome
+from stress.rounds import tries
 from stress.traffic import streamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 3.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 4096
 WIDE = bytes(3900)
@@ -348,14 +349,9 @@ def one_round(directory: Path, rng: random.Random, seconds: float) -> tuple[int,
 def campaign(budget: Budget) -> Outcome:
     """Run rounds until the budget is used up; in a process that has no queue open."""
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     base = driver.scratch_directory()
     outcome = Outcome(0, notes={"rounds": 0, "directory": base})
-    while (left := deadline - time.monotonic()) > 0 and len(
-        outcome.violations
-    ) < driver.violations_enough(VIOLATIONS_MAX):
-        if budget.cases is not None and outcome.cases >= budget.cases:
-            break
+    for left in tries(budget, outcome, VIOLATIONS_MAX):
         with tempfile.TemporaryDirectory(prefix="pagequeue-close-", dir=base) as directory:
             cases, violations = one_round(Path(directory), rng, min(ROUND_SECONDS, left))
         outcome.cases += cases

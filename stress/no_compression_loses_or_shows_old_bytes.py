@@ -24,9 +24,10 @@ from pathlib import Path
 
 from stress import children, driver, tampering
 from stress.campaign import Budget, Outcome
+from stress.rounds import tries
 from stress.squeezed_pages import Scene, check
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10)
 ROLES = ("send", "compress", "compress", "read_anew", "read_anew", "read_on")
 KILLS = 24
@@ -158,19 +159,13 @@ class _Life:
 
 def campaign(budget: Budget) -> Outcome:
     """Live through one queue after the other."""
-    deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0, notes={"queues": 0, "pages compressed at the end": 0})
-    turn = 0
-    while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
-        VIOLATIONS_MAX
-    ):
-        if budget.cases is not None and outcome.cases >= budget.cases:
-            break
+    for turn, seconds in enumerate(tries(budget, outcome, VIOLATIONS_MAX)):
         directory = Path(tempfile.mkdtemp(prefix="compress-", dir=driver.scratch_directory()))
         life = _Life(directory, random.Random(f"{budget.seed} {turn}"))
         try:
             try:
-                life.live(deadline)
+                life.live(time.monotonic() + seconds)
             finally:
                 life.end()
             if not life.violations:
@@ -183,5 +178,4 @@ def campaign(budget: Budget) -> Outcome:
         outcome.notes["queues"] += 1
         outcome.notes["pages compressed at the end"] += life.pages
         outcome.violations += [f"queue {turn}: {text}" for text in life.violations]
-        turn += 1
     return outcome

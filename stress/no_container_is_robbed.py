@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Queue
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 3.0
 
 BEFORE_OPS, BEHIND_OPS, OPS_MAX = 3, 6, 600
 MESSAGES = 40
@@ -333,7 +333,8 @@ def campaign(budget: Budget) -> Outcome:
     """Run the stops; in a process that has no queue open and a core with such points."""
     import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
 
-    outcome = Outcome(0, notes={"stops": {}})
+    stops_at: dict[int, int] = {}
+    outcome = Outcome(0, notes={"stops": stops_at})
     why = apart.obstacle()
     if why is not None:
         outcome.notes["skipped"] = why
@@ -350,7 +351,7 @@ def campaign(budget: Budget) -> Outcome:
         for point, host_first in places:
             enough = budget.cases is not None and outcome.cases >= budget.cases
             failed = len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX)
-            if enough or failed or time.monotonic() >= deadline:
+            if enough or failed or (stops_at and time.monotonic() >= deadline):
                 return outcome
             # Not the holder: it would stop while it stages pages, with a lock of its own.
             kinds = [KINDS[kind] for kind in ("single", "large", "large")]
@@ -370,8 +371,7 @@ def campaign(budget: Budget) -> Outcome:
             name = f"point {point}, {first} opened it first"
             outcome.cases += 1
             outcome.violations += [f"{name}: {text}" for text in found]
-            stopped_at = outcome.notes["stops"]
-            stopped_at[point] = stopped_at.get(point, 0) + 1
+            stops_at[point] = stops_at.get(point, 0) + 1
 
 
 def run(budget: Budget) -> Outcome:

@@ -20,7 +20,7 @@ from stress import no_simulated_cut_loses_what_was_flushed as simulated
 from stress.campaign import Budget, Outcome
 from stress.keep_scenarios import CURSORS
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 4.0
 LINES_SHARE = 0.5
 """Of the budget, for deaths; the rest is for power cuts."""
 WORKER = "stress.cut.keeping"
@@ -36,7 +36,7 @@ def campaign(budget: Budget) -> Outcome:
 def run(budget: Budget) -> Outcome:
     """Run the deaths on the installed core, and the cuts on one with kill points."""
     share = budget.cases and -(-budget.cases // 2)
-    deaths = Budget(budget.seconds * LINES_SHARE, share, budget.seed)
+    deaths = dataclasses.replace(budget, seconds=budget.seconds * LINES_SHARE, cases=share)
     cuts = dataclasses.replace(deaths, seconds=budget.seconds - deaths.seconds)
     outcome = driver.run_apart(__name__, deaths)
     cut = simulated.campaign(cuts, WORKER)

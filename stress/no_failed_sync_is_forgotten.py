@@ -31,6 +31,7 @@ from stress import children, driver, shim
 from stress.campaign import Budget, Outcome
 from stress.faulty_disk import Disk
 from stress.history import Log, Sent
+from stress.rounds import tries
 from stress.steps import BATCH, LARGE, MIXED, SHAPES, SINGLE, op_of, uid_of
 from stress.traffic import VIOLATIONS_MAX, Proof
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pagequeue import Producer, Queue
     from pagequeue.types import OnSyncFailure
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 HANG_SECONDS = 60.0
 OPS = 24
 KINDS = (MIXED, SINGLE, BATCH, LARGE)
@@ -390,18 +391,13 @@ def campaign(budget: Budget) -> Outcome:
         return Outcome(0, notes={"left out": "calls are failed on Linux only"})
     if not shim.is_loaded():
         return driver.run_in(__name__, budget, shim.environment())
-    deadline = time.monotonic() + budget.seconds
     rng = random.Random(budget.seed)
     outcome = Outcome(0)
     told: Counter[str] = Counter()
     importlib.import_module("pagequeue")
     gc.collect()
     gc.freeze()
-    while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
-        VIOLATIONS_MAX
-    ):
-        if budget.cases is not None and outcome.cases >= budget.cases:
-            break
+    for _ in tries(budget, outcome, VIOLATIONS_MAX):
         plan = Plan(rng.getrandbits(32))
         base = driver.scratch_directory()
         with tempfile.TemporaryDirectory(prefix="pagequeue-sync-", dir=base) as directory:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from stress.campaign import Budget, Outcome
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 3.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 8192
 PAGES = 8
@@ -268,7 +268,7 @@ class Round:
             children.kill(pid)
             self.violations.append(f"the last life hangs for {END_SECONDS:g} s")
         self.violations += self.errors.said()
-        with Queue(self.directory / "q") as queue:
+        with Queue(self.directory / "q", page_bytes=PAGE_BYTES) as queue:
             for message in queue.replay():
                 if message.payload != element(message.sequence):
                     self.violations.append(f"message {message.sequence} is another element")
@@ -286,7 +286,7 @@ class Round:
         """Return how many elements are stored."""
         from pagequeue import Queue  # noqa: PLC0415
 
-        with Queue(self.directory / "q") as queue:
+        with Queue(self.directory / "q", page_bytes=PAGE_BYTES) as queue:  # perhaps the first one
             return queue.tail_sequence
 
     def prove_order(self) -> None:

@@ -26,6 +26,7 @@ from stress import children, driver
 from stress.campaign import Budget, Outcome
 from stress.disks import MIB, Disk, Unavailable, private_mounts
 from stress.history import MemoryLog, Sent, all_of
+from stress.rounds import tries
 from stress.squeeze import fill, halves, relieve
 from stress.tenant import WANTED, Case, Tenant, problems_of, shape_of
 from stress.traffic import VIOLATIONS_MAX, Proof
@@ -33,7 +34,7 @@ from stress.traffic import VIOLATIONS_MAX, Proof
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 3.0
 
 SIZES = {"tmpfs": 64 * MIB, "ext4": 64 * MIB, "xfs": None}
 PAGE_BYTES = (16 << 10, 64 << 10, 256 << 10, MIB, 4 * MIB)
@@ -181,7 +182,6 @@ def campaign(budget: Budget) -> Outcome:
     import pagequeue  # noqa: F401, PLC0415  so that no child has to
 
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0)
     with tempfile.TemporaryDirectory(
         prefix="pagequeue-full-", dir=driver.scratch_directory(), ignore_cleanup_errors=True
@@ -189,12 +189,7 @@ def campaign(budget: Budget) -> Outcome:
         base = Path(name)
         disks = _disks(base, outcome)
         try:
-            for number in range(10**9):
-                spent = budget.cases is not None and outcome.cases >= budget.cases
-                if spent or not disks or time.monotonic() > deadline:
-                    break
-                if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
-                    break
+            for number, _ in enumerate(tries(budget, outcome, VIOLATIONS_MAX) if disks else ()):
                 disk = disks[number % len(disks)]
                 directory = base / f"episode-{number}"
                 directory.mkdir()

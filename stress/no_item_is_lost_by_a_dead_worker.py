@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from stress.campaign import Budget, Outcome
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 3.0
 PAGE_BYTES = 16384
 UNFINISHED_MAX = 256
 ROUND_SECONDS = 2.5

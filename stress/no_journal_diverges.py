@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pagequeue.journal import Journal
     from stress.campaign import Budget, Outcome
 
-SHORT_SECONDS = 12.0
+SHORT_SECONDS = 3.0
 VIOLATIONS_MAX = 5
 PAGE_BYTES = 4096
 WORKERS = 3

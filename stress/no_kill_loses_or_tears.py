@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stress.campaign import Budget, Outcome
     from stress.crew import Slot
 
-SHORT_SECONDS = 10.0
+SHORT_SECONDS = 4.0
 
 SLOTS = {PRODUCER: 3, CONSUMER: 3, HELPER: 2}
 ROUND_BYTES_MAX = 64 << 20

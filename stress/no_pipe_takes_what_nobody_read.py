@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 from stress import driver
 from stress.campaign import Budget, Outcome
+from stress.rounds import tries
 
 if TYPE_CHECKING:
     from pagequeue import Queue
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 PAGE_BYTES = 65_536
 COUNT = 400
 PAYLOAD_BYTES_MAX = 3_000
@@ -50,13 +51,11 @@ def campaign(budget: Budget) -> Outcome:
     from pagequeue.cli import app, receive  # noqa: F401, PLC0415  children are forked with it
 
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0)
-    while time.monotonic() < deadline and budget.cases != outcome.cases:
+    for seconds in tries(budget, outcome, VIOLATIONS_MAX):
         with tempfile.TemporaryDirectory(dir=driver.scratch_directory()) as directory:
+            deadline = time.monotonic() + seconds
             _one_queue(os.path.join(directory, "q"), rng, outcome, deadline, budget.cases)
-        if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
-            break
     return outcome
 
 

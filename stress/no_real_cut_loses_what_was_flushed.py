@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ from stress.disks import LOG_DROPPED, LOG_FLUSHED, Disk, Unavailable, private_mo
 from stress.history import all_of
 from stress.publications import wrong_entries
 from stress.pulse import Pulse
+from stress.rounds import tries
 from stress.traffic import VIOLATIONS_MAX, Proof, chained
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Queue
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 
 KINDS = ("ext4", "xfs")
 QUEUE_CUTS_MAX = 12
@@ -352,16 +353,11 @@ def cut_disk(kind: str, directory: Path, budget: Budget) -> Outcome:
     """Cut one disk's power until the budget is used up; in a separate process."""
     private_mounts()
     rng = random.Random(f"{budget.seed} {kind}")
-    deadline = time.monotonic() + budget.seconds
     with Disk(kind, directory / "disk") as disk:
         cutter = Cutter(disk, directory, rng)
         outcome = cutter.outcome
         try:
-            while time.monotonic() < deadline and len(
-                outcome.violations
-            ) < driver.violations_enough(VIOLATIONS_MAX):
-                if budget.cases is not None and outcome.cases >= budget.cases:
-                    break
+            for _ in tries(budget, outcome, VIOLATIONS_MAX):
                 cutter.round()
         finally:
             cutter.close()
@@ -388,7 +384,7 @@ def campaign(budget: Budget) -> Outcome:
 
     together = Outcome(0)
     share = budget.cases and -(-budget.cases // len(KINDS))
-    each = Budget(budget.seconds, share, budget.seed)
+    each = replace(budget, cases=share)
     with tempfile.TemporaryDirectory(
         prefix="pagequeue-cut-", dir=driver.scratch_directory(), ignore_cleanup_errors=True
     ) as name:

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from stress import driver
 from stress.campaign import Budget, Outcome
+from stress.rounds import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHORT_SECONDS = 5.0
+SHORT_SECONDS = 2.0
 CASE_SECONDS_MAX = 2.0
 MEMORY_BYTES = 2 << 30
 VIOLATIONS_MAX = 8
@@ -259,12 +260,9 @@ def campaign(budget: Budget) -> Outcome:
     """Change and read until the budget is used up, in a process with little memory."""
     resource.setrlimit(resource.RLIMIT_AS, (_size_bytes() + MEMORY_BYTES, resource.RLIM_INFINITY))
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0)
     with tempfile.TemporaryDirectory(dir=driver.scratch_directory()) as directory:
-        while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
-            VIOLATIONS_MAX
-        ):
+        for _ in tries(budget, outcome, VIOLATIONS_MAX):
             for target in targets(directory, rng):
                 for _ in range(TURN_CASES):
                     if outcome.cases == budget.cases:

@@ -39,9 +39,10 @@ from stress.roles import (
     consume,
     produce,
 )
+from stress.rounds import tries
 from stress.traffic import VIOLATIONS_MAX, Proof
 
-SHORT_SECONDS = 12.0
+SHORT_SECONDS = 3.0
 
 GENERATION_SECONDS = 0.5
 GENERATION_SECONDS_MAX = 45.0
@@ -205,7 +206,6 @@ def campaign(budget: Budget) -> Outcome:
     import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
 
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     outcome = Outcome(0, notes={"kills": 0, "messages": 0, "rolls": 0})
     if not os.path.exists("/proc/self/smaps_rollup"):
         return Outcome(0, ["needs Linux with /proc/PID/smaps_rollup"])
@@ -218,11 +218,7 @@ def campaign(budget: Budget) -> Outcome:
         lodgers = [Lodger(role, base) for role in (sit, come_and_go)]
         reports: list[list[Report]] = [[], []]
         try:
-            while time.monotonic() < deadline and len(
-                outcome.violations
-            ) < driver.violations_enough(VIOLATIONS_MAX):
-                if budget.cases is not None and outcome.cases >= budget.cases:
-                    break
+            for _ in tries(budget, outcome, VIOLATIONS_MAX):
                 directory = Path(base) / str(outcome.cases)
                 if not one_queue(directory, rng, lodgers, reports, outcome):
                     break

@@ -20,6 +20,7 @@ A case is a kill or a death (I11, I12).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -29,9 +30,9 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stress import children, driver, keep_lines, tampering
-from stress.campaign import Budget, Outcome
 from stress.crew import DRAIN_SECONDS, Crew
 from stress.history import Sent, all_of
 from stress.keep_readers import KEEPER, READER, ROLES
@@ -52,7 +53,10 @@ from stress.keeping import (
 from stress.roles import HELPER, NO_MORE, NO_MORE_SENDING, PRODUCER
 from stress.traffic import VIOLATIONS_MAX
 
-SHORT_SECONDS = 12.0
+if TYPE_CHECKING:
+    from stress.campaign import Budget, Outcome
+
+SHORT_SECONDS = 5.0
 
 SLOTS = {PRODUCER: PRODUCERS, KEEPER: CONSUMERS, READER: READERS, HELPER: 3}
 ROUND_SECONDS = 4.0
@@ -287,7 +291,9 @@ def campaign(budget: Budget) -> Outcome:
     import pagequeue  # noqa: F401, PLC0415  children are forked with all of it there
 
     rng = random.Random(budget.seed)
-    lines = Budget(budget.seconds * LINES_SHARE, budget.cases and budget.cases // 3, budget.seed)
+    lines = dataclasses.replace(
+        budget, seconds=budget.seconds * LINES_SHARE, cases=budget.cases and budget.cases // 3
+    )
     outcome = keep_lines.run(lines, TRIMMING)
     notes = outcome.notes = {"lines": outcome.notes, "rounds": 0, "checks": 0, "slack pages": 0}
     base = driver.scratch_directory()
@@ -297,9 +303,9 @@ def campaign(budget: Budget) -> Outcome:
             break
     outcome.violations += wrong
     deadline = time.monotonic() + budget.seconds * (1 - LINES_SHARE)
-    while time.monotonic() < deadline and len(outcome.violations) < driver.violations_enough(
-        VIOLATIONS_MAX
-    ):
+    while (not notes["rounds"] or time.monotonic() < deadline) and len(
+        outcome.violations
+    ) < driver.violations_enough(VIOLATIONS_MAX):
         left = ROUND_KILLS_MAX
         if budget.cases is not None:
             left = min(left, budget.cases - outcome.cases)

@@ -34,7 +34,7 @@ from stress.ring_wakes import wake
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 VIOLATIONS_MAX: Final = 3
 STATES: Final = 40
 """Of each recording."""

@@ -27,7 +27,7 @@ from stress.cut.worker import LABEL_VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SHORT_SECONDS = 12.0
+SHORT_SECONDS = 4.0
 
 WORKERS_MAX: Final = 2
 WORKER: Final = "stress.cut.worker"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Producer, Queue
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 4.0
 
 LOCK_TIMEOUT = 0.04
 CONTINUED = "continued"
@@ -267,7 +267,8 @@ class Campaign:
         """Whether the budget is used up, or there are enough violations to examine."""
         enough = self.budget.cases is not None and self.outcome.cases >= self.budget.cases
         failed = len(self.outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX)
-        return enough or failed or time.monotonic() >= self.deadline
+        late = time.monotonic() >= self.deadline and self.outcome.cases > 0
+        return enough or failed or late
 
     def uid(self, kind: str) -> int:
         """Return an unused producer's uid."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401  other users may not read our modules
 import contextlib
 import encodings.ascii  # noqa: F401  the same
-import itertools
 import os
 import pwd  # noqa: F401  the same
 import random
@@ -43,6 +42,7 @@ from stress.hostile import (
     become,
     pester,
 )
+from stress.rounds import tries
 from stress.tenant import problems_of
 from stress.traffic import VIOLATIONS_MAX, Proof, Shape
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from pagequeue import Producer, Queue
 
-SHORT_SECONDS = 8.0
+SHORT_SECONDS = 3.0
 
 PAGE_BYTES = 16 << 10
 SHAPE = Shape(
@@ -340,7 +340,6 @@ def campaign(budget: Budget) -> Outcome:
         outcome.notes["left out"] = "all of it: becoming another user needs root"
         return outcome
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
     with tempfile.TemporaryDirectory(
         prefix="pagequeue-stranger-", dir=driver.scratch_directory()
     ) as name:
@@ -349,12 +348,7 @@ def campaign(budget: Budget) -> Outcome:
         own = base / "own"
         with Queue(own, prefix=PREFIX, page_bytes=PAGE_BYTES) as queue, queue.producer() as sender:
             sender.send(b"a message of the stranger's")
-        for number in itertools.count():
-            spent = budget.cases is not None and outcome.cases >= budget.cases
-            if spent or time.monotonic() > deadline:
-                break
-            if len(outcome.violations) >= driver.violations_enough(VIOLATIONS_MAX):
-                break
+        for number, _ in enumerate(tries(budget, outcome, VIOLATIONS_MAX), 1):
             directory = base / f"scene-{number}"
             directory.mkdir()
             # Its own: a scene draws as often as it has time for, and the next ones are the seed's.
@@ -363,7 +357,7 @@ def campaign(budget: Budget) -> Outcome:
             outcome.cases += scene.tries
             outcome.violations += [f"scene {number}: {words}" for words in scene.violations]
             shutil.rmtree(directory)
-        outcome.notes["scenes"] = number
+            outcome.notes["scenes"] = number
     return outcome
 
 

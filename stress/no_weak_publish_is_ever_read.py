@@ -3,7 +3,8 @@
 Spin searches every state of the models in `stress/model`: each must hold in a complete search that
 reaches every statement, and each mutation of it must fail with the outcome that `CASES` names. The
 search is exhaustive, so it ignores the budget's seconds and seed; the budget's cases, counted from
-the start of `CASES`, limit it. Needs `spin` and `gcc` (Debian packages).
+the start of `CASES`, limit it. A short run searches each model once, with fewer messages or deaths,
+and no mutation. Needs `spin` and `gcc` (Debian packages).
 
 To see how one fails: `spin -DNO_ZERO -run -safety -noreduce stress/model/publish.pml`, then
 `spin -DNO_ZERO -t -p stress/model/publish.pml`.
@@ -11,6 +12,7 @@ To see how one fails: `spin -DNO_ZERO -run -safety -noreduce stress/model/publis
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -24,7 +26,7 @@ from typing import Any
 
 from stress.campaign import Budget, Outcome
 
-SHORT_SECONDS = 60.0
+SHORT_SECONDS = 1.0
 
 MODEL_DIRECTORY = Path(__file__).resolve().parent / "model"
 TOOLS = {"spin": "spin", "gcc": "gcc"}
@@ -37,16 +39,31 @@ DEPTH_MAX = 100_000
 
 @dataclass(frozen=True)
 class Case:
-    """A model, the switches it is built with, and the outcome by which it must fail, if it must."""
+    """A model and how it is searched.
+
+    Attributes:
+        model: its name.
+        switches: that it is built with.
+        caught: the outcome by which it must fail, if it must.
+        smaller: switches of the smaller search of a short run; None: it has none.
+        small: whether this is that search.
+    """
 
     model: str
     switches: tuple[str, ...] = ()
     caught: str | None = None
+    smaller: tuple[str, ...] | None = None
+    small: bool = False
 
     @property
     def name(self) -> str:
         """Return the model with its switches, as the notes show it."""
         return " ".join([self.model, *self.switches])
+
+    def shortened(self, smaller: tuple[str, ...]) -> Case:
+        """Return the search of a short run."""
+        switches = (*self.switches, *smaller)
+        return dataclasses.replace(self, switches=switches, small=bool(smaller))
 
 
 TORN = "first==log_payload[seen]"
@@ -63,11 +80,11 @@ FOREIGN_PAGE = "file[0]==2"
 ENTRY_ALONE = "staged_first!=255"
 
 CASES = (
-    Case("publish"),
-    Case("publish", ("TAIL_READER",)),
+    Case("publish", smaller=("ATTEMPTS=2",)),
+    Case("publish", ("TAIL_READER",), smaller=("ATTEMPTS=2",)),
     Case("publish", ("INDEX", "ATTEMPTS=2")),
     Case("publish", ("INDEX", "ATTEMPTS=2", "TAIL_READER")),
-    Case("doorbell"),
+    Case("doorbell", smaller=("MESSAGES=2",)),
     # The length is not a release: seen before its payload.
     Case("publish", ("WEAK_LENGTH",), TORN),
     # The reader's load of the length is not an acquire.
@@ -100,7 +117,7 @@ CASES = (
     Case("doorbell", ("NO_BELL",), DEADLOCK),
     # The consumer polls the doorbell after it announced that it may be asleep.
     Case("doorbell", ("LATE_BELL",), DEADLOCK),
-    Case("flush"),
+    Case("flush", smaller=()),
     # The mark is raised before the sync, or to a tail that the sync did not see.
     Case("flush", ("EARLY_MARK",), NOT_ON_DISK),
     Case("flush", ("LATE_TAIL",), NOT_ON_DISK),
@@ -112,8 +129,8 @@ CASES = (
     Case("flush", ("NO_WAKE",), DEADLOCK),
     # A leader that died is waited for without end.
     Case("flush", ("NO_TIME_LIMIT",), DEADLOCK),
-    Case("bulk_commit"),
-    Case("bulk_commit", ("TAIL_READER", "ATTEMPTS=2")),
+    Case("bulk_commit", smaller=("ATTEMPTS=2", "DEATHS=1")),
+    Case("bulk_commit", ("TAIL_READER", "ATTEMPTS=2"), smaller=("DEATHS=1",)),
     # A producer continues in the page after which the pages are to come.
     Case("bulk_commit", ("NO_FREEZE",), OTHER_SEQUENCE),
     Case("bulk_commit", ("NO_FREEZE", "TAIL_READER"), TAIL_INSIDE),
@@ -151,7 +168,7 @@ def search(case: Case) -> str:
         subprocess.TimeoutExpired: the search took longer than `CASE_MAX_SECONDS`.
     """
     # A mutation fails after few states: there compiling takes longer than searching.
-    optimized = "-O1" if case.caught is None else "-O0"
+    optimized = "-O1" if case.caught is None and not case.small else "-O0"
     steps = (
         [
             "spin",
@@ -230,11 +247,14 @@ def judge(case: Case) -> tuple[str | None, dict[str, Any]]:
 
 
 def run(budget: Budget) -> Outcome:
-    """Search every model and every mutation."""
+    """Search every model and every mutation; in short every model, by its smaller search."""
     missing = missing_tools()
     if missing:
         return Outcome(0, missing)
-    cases = CASES[: budget.cases]
+    cases = list(CASES)
+    if budget.short:
+        cases = [one.shortened(one.smaller) for one in CASES if one.smaller is not None]
+    cases = cases[: budget.cases]
     workers = min(PARALLEL_MAX, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
         results = list(pool.map(judge, cases))

@@ -1,4 +1,4 @@
-"""The loop of a campaign that goes in rounds, until its budget is used up or enough is wrong."""
+"""The loop of a campaign: until its budget is used up or enough is wrong, and once at least."""
 
 from __future__ import annotations
 
@@ -10,7 +10,32 @@ from stress import driver
 from stress.campaign import Budget, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+LEAST_SECONDS = 0.5
+"""For a try that begins when the budget is used up, because no case was run; then twice as much."""
+
+
+def tries(budget: Budget, outcome: Outcome, violations_max: int) -> Iterator[float]:
+    """Yield the seconds left for each try, as long as the next one is wanted.
+
+    However busy the machine is and however small the budget, tries go on until one had a case.
+
+    Args:
+        budget: of all tries.
+        outcome: which the caller completes after each.
+        violations_max: so many end the campaign.
+    """
+    deadline = time.monotonic() + budget.seconds
+    enough, least = driver.violations_enough(violations_max), LEAST_SECONDS
+    while len(outcome.violations) < enough and (
+        budget.cases is None or outcome.cases < budget.cases
+    ):
+        left = deadline - time.monotonic()
+        if left <= 0 and outcome.cases > 0:
+            break
+        yield max(left, least)
+        least *= 2
 
 
 class Round(Protocol):
@@ -46,15 +71,11 @@ def in_rounds(
         violations_max: so many end the campaign.
     """
     rng = random.Random(budget.seed)
-    deadline = time.monotonic() + budget.seconds
-    violations_max = driver.violations_enough(violations_max)
     base = driver.scratch_directory()
     outcome = Outcome(0, notes={"rounds": 0, "directory": base})
-    while time.monotonic() < deadline and len(outcome.violations) < violations_max:
+    for seconds in tries(budget, outcome, violations_max):
         left = cases_max if budget.cases is None else min(cases_max, budget.cases - outcome.cases)
-        if left <= 0:
-            break
-        done = one_round(base, rng, deadline, left)
+        done = one_round(base, rng, time.monotonic() + seconds, left)
         outcome.cases += done.cases
         outcome.violations += [f"round {outcome.notes['rounds']}: {one}" for one in done.violations]
         outcome.notes["rounds"] += 1

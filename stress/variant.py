@@ -8,6 +8,8 @@ inputs.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.machinery
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     Replacements = Mapping[str, Sequence[tuple[str, str]]]
 
@@ -47,8 +49,9 @@ PYTHON_FREE = (
 )
 """The sources that take plain memory only."""
 BASE_DEFINES = {"_GNU_SOURCE": "1"}
-BASE_FLAGS = ("-std=c11", "-g", "-Wall", "-Wextra", "-Werror")
+BASE_FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror")
 SANITIZE = (
+    "-g1",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
     "-fno-omit-frame-pointer",
@@ -167,11 +170,21 @@ def compiled(
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     path = cache_directory() / digest.hexdigest()
-    if not path.exists():
-        compiling = [*command, *(word for word in arguments if word != "-shared")]
-        objects = [str(_object(compiling, source, headers, included)) for source in sources]
-        _made(path, [*command, *arguments, *objects, "-lpthread"])
+    with _alone(path):
+        if not path.exists():
+            linking = [word for word in arguments if word == "-shared" or word.startswith("-Wl,")]
+            compiling = [*command, *(word for word in arguments if word not in linking)]
+            objects = [str(_object(compiling, source, headers, included)) for source in sources]
+            _made(path, [*command, *arguments, *objects, "-lpthread"])
     return path
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Keep other processes from making the same file meanwhile: they take what this one makes."""
+    with open(f"{path}.lock", "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _object(command: Sequence[str], source: Path, headers: Path, included: hashlib.blake2b) -> Path:
@@ -193,8 +206,9 @@ def _object(command: Sequence[str], source: Path, headers: Path, included: hashl
     digest = _digest(flags, [source.name])
     digest.update(text.stdout)
     path = cache_directory() / f"{digest.hexdigest()}.o"
-    if not path.exists():
-        _made(path, [*command, "-c", str(source)])
+    with _alone(path):
+        if not path.exists():
+            _made(path, [*command, "-c", str(source)])
     if named is not None:
         temporary = named.with_suffix(f".tmp-{os.getpid()}")
         temporary.write_text(path.name, "ascii")

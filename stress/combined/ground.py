@@ -88,6 +88,7 @@ KINDS: Final = (
     "record",
 )
 """Each must happen in a run; the history holds places in this tuple."""
+COMMANDS: Final = tuple(kind for kind in KINDS if kind.startswith("command"))
 NUMBERS: Final = {kind: number for number, kind in enumerate(KINDS)}
 DONE, REFUSED, CLOSED, WRONG = range(4)
 OUTCOMES: Final = ("done", "refused", "closed", "WRONG")

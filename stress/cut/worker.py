@@ -152,7 +152,8 @@ class Worker:
             if failed:
                 self.found.touch()
             self.was_stopped = self.found.exists()
-        return enough or failed or self.was_stopped or time.monotonic() >= self.deadline
+        late = time.monotonic() >= self.deadline and done > 0
+        return enough or failed or self.was_stopped or late
 
     def seed_for(self, verb: str) -> int:
         """Return the seed of a plan in which this is done; every kind of plan has its turn."""

@@ -47,6 +47,20 @@ def test_missing_checker_fails_loudly_and_names_its_package(
     assert "apt-get install spin" in result.violations[0]
 
 
+def test_short_run_searches_each_model_once_and_no_mutation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With fewer messages or deaths; the nightly one searches all, each as far as it goes."""
+    monkeypatch.setattr(campaign, "missing_tools", list)
+    monkeypatch.setattr(campaign, "judge", lambda case: (None, {"case": case}))
+    searched = [one["case"] for one in campaign.run(Budget(1.0, None, 0, True)).notes.values()]
+    models = {path.stem for path in campaign.MODEL_DIRECTORY.glob("*.pml")} - {"memory"}
+    assert {case.model for case in searched} == models
+    assert {case.caught for case in searched} == {None}
+    whole = campaign.run(Budget(1.0, None, 0))
+    assert whole.cases == len(campaign.CASES) > 3 * len(searched)
+
+
 def test_budget_of_cases_bounds_the_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """`--cases N` searches the first N."""
     monkeypatch.setattr(campaign, "missing_tools", list)

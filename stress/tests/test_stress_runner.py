@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stress
-from stress import campaign
+from stress import campaign, rounds
 from stress.__main__ import main
 from stress.campaign import Budget, Outcome
 
@@ -78,13 +78,18 @@ def test_clean_campaign_leaves_with_zero_and_prints_its_seed(
 def test_budget_reaches_the_campaign(
     write: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Options are handed on unchanged; `--short` takes the campaign's own seconds."""
-    write("no_a", "return Outcome(1, notes={'budget': [budget.seconds, budget.cases]})\n")
+    """Options are handed on unchanged; `--short` takes the campaign's own seconds, and says so."""
+    body = "return Outcome(1, notes={'budget': [budget.seconds, budget.cases, budget.short]})\n"
+    write("no_a", body)
     assert main(["no_a", "--json", "--seed", "5", "--seconds", "9", "--cases", "4"]) == 0
     assert main(["no_a", "--json", "--seed", "5", "--short"]) == 0
     assert main(["no_a", "--json", "--seed", "5"]) == 0
     found = records(capsys)
-    assert [record["notes"]["budget"] for record in found] == [[9.0, 4], [2.5, None], [60.0, None]]
+    assert [record["notes"]["budget"] for record in found] == [
+        [9.0, 4, False],
+        [2.5, None, True],
+        [60.0, None, False],
+    ]
     assert {record["seed"] for record in found} == {5}
 
 
@@ -102,6 +107,22 @@ def test_short_budget_grows_until_a_case_was_run(
     assert (late["cases"], late["notes"]["s"], late["failed"]) == (1, 10.0, False)
     assert wrong["violations"] == ["2.5 s"]
     assert never["failed"]
+
+
+def test_tries_go_on_until_one_had_a_case_and_then_as_long_as_the_budget_lasts() -> None:
+    """However small the budget is; a violation, or the bound of cases, ends them too."""
+    late = Outcome(0)
+    left = []
+    for seconds in rounds.tries(Budget(1e-9, None, 0), late, 2):
+        left.append(seconds)
+        late.cases = len(left) // 3
+    assert left == [rounds.LEAST_SECONDS * times for times in (1, 2, 4)]
+    for outcome, budget in (
+        (Outcome(0, ["lost", "lost"]), Budget(60.0, None, 0)),
+        (Outcome(4), Budget(60.0, 4, 0)),
+    ):
+        assert list(rounds.tries(budget, outcome, 2)) == []
+    assert 59 < next(rounds.tries(Budget(60.0, None, 0), Outcome(4), 2)) <= 60
 
 
 def test_part_without_a_case_is_noted_where_nothing_forbade_one() -> None:
