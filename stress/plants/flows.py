@@ -152,7 +152,7 @@ def sent_behind_a_cancellation() -> None:
             "    while True:\n",
             (
                 "    import asyncio\n"
-                "    return await asyncio.get_running_loop().run_in_executor(None, attempt)\n"
+                "    return await asyncio.get_running_loop().run_in_executor(None, attempt, None)\n"
                 "    while True:\n"
             ),
         ),

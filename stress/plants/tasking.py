@@ -57,16 +57,12 @@ def successor_apart() -> None:
         claim.TaskClaim,
         "ack",
         (
-            "wanted = self._wanted(insert, change, delete, depend)",
-            "wanted = self._wanted((), change, delete, depend)",
+            "_transaction(insert, change, delete, depend, [self.task.ref])",
+            "_transaction((), change, delete, depend, [self.task.ref])",
         ),
         (
-            "return self._finish(wanted, durable=durable)\n",
-            (
-                "self._finish(wanted, durable=durable)\n"
-                "    __import__('time').sleep(0.002)\n"
-                "    return self._store.modify(insert=insert)\n"
-            ),
+            "    return modified\n",
+            ("    __import__('time').sleep(0.002)\n    return self._store.modify(insert=insert)\n"),
         ),
     )
 

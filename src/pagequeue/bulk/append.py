@@ -17,7 +17,12 @@ import numpy as np
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.bulk.chunk import fits_one_page, fixed_chunk
-from pagequeue.bulk.publisher import BulkPublisher, check_no_ring, too_many_pages
+from pagequeue.bulk.publisher import (
+    BulkPublisher,
+    check_no_ring,
+    refuse_at_once,
+    too_many_pages,
+)
 from pagequeue.bulk.staged_pages import Staging, stage
 from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.columns.inputs import bytes_of, check_count
@@ -76,7 +81,7 @@ def append_pages(
         check_count(times, len(chunk.lengths))  # other threads can change a list until here
         if unless_one and fits_one_page(store.meta, chunk.lengths):
             return None
-        check_size(store, chunk.lengths)
+        refuse_at_once(store, check_size(store, chunk.lengths), timeout, check)
         if at is not None and at != store.tail.sequence:
             raise overtaken(store, store.tail.sequence)
         with store.folder.descriptor, StagingDirectory(store) as path:
@@ -87,8 +92,12 @@ def append_pages(
                 return publisher.append(staged, at, deadline - time.monotonic(), check)
 
 
-def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-    """Raise MessageTooLarge if messages of these sizes can never be in the queue together."""
+def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> int:
+    """Return how many pages messages of these sizes take, or some fewer.
+
+    Raises:
+        MessageTooLarge: they can never be in the queue together.
+    """
     largest = int(lengths.max(initial=0))
     if largest > fmt.LARGE_BYTES_MAX:
         raise errors.MessageTooLarge(
@@ -110,6 +119,7 @@ def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> No
     pages |= 1  # a commit has an odd number of them
     if pages >= limit:
         raise too_many_pages(store, pages, int(lengths.sum()))
+    return pages
 
 
 class PayloadWriter(io.RawIOBase):
@@ -225,8 +235,9 @@ class PayloadWriter(io.RawIOBase):
         self._staging.add_fragments(self._writer.finish(), self._timestamp)
         staged = self._staging.finish()
         deadline = self._store.roller.deadline()
+        check = self._producer._check_open  # noqa: SLF001 - no user's
         with BulkPublisher(self._store, deadline) as publisher:
-            sent = publisher.append(staged, timeout=deadline - time.monotonic())
+            sent = publisher.append(staged, timeout=deadline - time.monotonic(), check=check)
         self.sequence = sent.start
         self._producer._flush_if_asked(sent.stop)  # noqa: SLF001 - no user's
 

@@ -17,6 +17,7 @@ from pagequeue.bulk.chunk import Chunk, frame_bytes
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.columns import inputs
 from pagequeue.columns.inputs import FixedRows, VarRows
+from pagequeue.send.async_send import with_room
 from pagequeue.send.codec_producer import columns_for, payloads_for
 from pagequeue.util.arguments import text, value_error, whole
 from pagequeue.util.optional import load, pyarrow
@@ -168,27 +169,19 @@ async def publish_async(
     timestamps: Times | None,
     timeout: float | None,
 ) -> range:
-    """Publish as `publish` does, in a thread of the event loop's pool."""
+    """Publish as `publish` does, in a thread, and wait for room on the event loop."""
     fixed = payloads if inputs.is_columnar(payloads) else list(payloads)
     if timestamps is not None and not inputs.is_columnar(timestamps):
         timestamps = inputs.items_of(timestamps)
-    found: list[range] = []
 
-    def run(job: SharedJob) -> None:
-        found.append(
-            publish(
-                store,
-                writer,
-                piece,
-                fixed,
-                timestamps=timestamps,
-                timeout=timeout,
-                check=job.check,
-            )
+    def attempt(job: SharedJob[range], left: float | None) -> range:
+        return publish(
+            store, writer, piece, fixed, timestamps=timestamps, timeout=left, check=job.check
         )
 
-    await store.jobs.run(object(), run).wait()
-    return found[0]
+    return await with_room(
+        store, check_timeout(timeout), attempt, line="pages", check=store.folder.descriptor.check
+    )
 
 
 def _checked(store: Store, writer: str, piece: int) -> tuple[str, int]:

@@ -47,7 +47,7 @@ from pagequeue.meta.ledger import (
 )
 from pagequeue.page.page import map_plain
 from pagequeue.receive.replay import Replay
-from pagequeue.send.async_send import LOSSES_MIN, starved
+from pagequeue.send.async_send import LOSSES_MIN, ROOM_SECONDS, starved
 from pagequeue.send.producer import overtaken
 from pagequeue.store.pending_commit import (
     Record,
@@ -427,6 +427,8 @@ class BulkPublisher:
                 name = published_name(self._prefix, entry_of(entry.writer))
                 write_record(self._folder, name, done, self._sync_names)
             return range(first, first)
+        pages = 1 + source.frame_bytes // store.meta.page_bytes
+        refuse_at_once(store, pages | 1, timeout, producer.check_wanted)
         with StagingDirectory(store) as path:
             # M1. Write all staged pages. Dies here: a directory that the next publisher removes.
             staged = stage(store, path, source.chunks())
@@ -633,6 +635,24 @@ def check_no_ring(store: Store, size_bytes: int = 0) -> None:
             limit_bytes=limit,
             remedy="send less at once, make a larger ring, or give it a larger page_bytes",
         )
+
+
+def refuse_at_once(
+    store: Store, pages: int, timeout: float | None, check: Callable[[], None] | None
+) -> None:
+    """Raise QueueFull before pages are staged, for a sender that tries again until there is room.
+
+    Args:
+        store: of the queue.
+        pages: how many are to be published, or some fewer.
+        timeout: of this attempt, in seconds; only such a sender's is so short.
+        check: raises when they are not wanted any more.
+    """
+    roller = store.roller
+    is_short = timeout is not None and timeout <= ROOM_SECONDS
+    if is_short and roller.waits_for_room and roller.make_room is not None:
+        deadline = roller.deadline(timeout)
+        roller.make_room(store.tail.page_number + pages, check, deadline)
 
 
 def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.MessageTooLarge:

@@ -39,7 +39,7 @@ class CommandError(click.ClickException):
 
     def __init__(self, message: str, **figures: object) -> None:
         super().__init__(message)
-        self.figures = figures
+        self.figures: dict[str, object] = figures
 
 
 def parsed(

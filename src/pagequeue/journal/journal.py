@@ -26,6 +26,7 @@ from pagequeue.util.arguments import sequence as checked
 from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import to_ns
 from pagequeue.wait.coroutine import check_timeout, first
+from pagequeue.wait.off_loop import in_thread, off_loop
 
 if TYPE_CHECKING:
     import os
@@ -218,17 +219,8 @@ class Journal(Closing, Generic[State]):
         self._replica.advance()
         return self._replica.sequence
 
-    async def catch_up_async(self) -> int:
-        """Catch up as `catch_up` does, in a thread, and let the event loop run meanwhile.
-
-        Raises:
-            PoisonEntry, NewerFormat, CorruptSnapshot, ClosedError: as for `catch_up`.
-
-        Example:
-            >>> await journal.catch_up_async()
-            1000
-        """
-        return await self._in_thread(self.catch_up)
+    catch_up_async = off_loop(catch_up)
+    """Catch up as `catch_up` does, in a thread, and let the event loop run meanwhile."""
 
     def read(self, query: Callable[[State], Found]) -> Found:
         """Return what a function finds in the newest state; no thread changes it meanwhile.
@@ -250,20 +242,8 @@ class Journal(Closing, Generic[State]):
 
         return self._alone(look)
 
-    async def read_async(self, query: Callable[[State], Found]) -> Found:
-        """Read as `read` does, in a thread, and let the event loop run meanwhile.
-
-        Args:
-            query: as for `read`; it is called in that thread.
-
-        Raises:
-            PoisonEntry, NewerFormat, CorruptSnapshot, ClosedError: as for `catch_up`.
-
-        Example:
-            >>> await journal.read_async(lambda state: state["ann"])
-            5
-        """
-        return await self._in_thread(lambda: self.read(query))
+    read_async = off_loop(read)
+    """Read as `read` does, in a thread, and let the event loop run meanwhile."""
 
     def wait(self, timeout: float | None = None, *, after: int | None = None) -> bool:
         """Wait until an entry was published, and apply all that were.
@@ -328,7 +308,7 @@ class Journal(Closing, Generic[State]):
         )
         if found is None:
             return False
-        await store.jobs.run(object(), lambda _: self.catch_up()).wait()
+        await in_thread(self.catch_up)
         return self.sequence > sequence
 
     # --- changing it ------------------------------------------------------------------------------
@@ -477,41 +457,8 @@ class Journal(Closing, Generic[State]):
         self._unsynced = 0
         self._producer.flush_sent(sequence + 1)
 
-    async def update_async(
-        self,
-        decide: Callable[[State], Any],
-        *,
-        durable: bool = False,
-        timeout: float | None = None,
-    ) -> int | None:
-        """Update as `update` does, in a thread, and let the event loop run meanwhile.
-
-        The function is called in that thread. If the task is cancelled the entry may or may not be
-        appended.
-
-        Args:
-            decide: as for `update`.
-            durable: as for `update`.
-            timeout: as for `update`.
-
-        Returns:
-            the sequence of the entry; None: `decide` returned None.
-
-        Raises:
-            UpdateTimeout, NotEncodable, NotDurable, PoisonEntry, ReadOnlyQueue: as for `update`.
-
-        Example:
-            >>> await journal.update_async(lambda state: {"account": "ann", "amount": 5})
-            0
-        """
-        return await self._in_thread(lambda: self.update(decide, durable=durable, timeout=timeout))
-
-    async def _in_thread(self, do: Callable[[], Found]) -> Found:
-        """Call a function in a thread, and let the event loop run meanwhile."""
-        found: list[Found] = []
-        jobs = self._opened.readable().jobs
-        await jobs.run(object(), lambda _: found.append(do())).wait()
-        return found[0]
+    update_async = off_loop(update)
+    """Update as `update` does, in a thread, and let the event loop run meanwhile."""
 
     def flush(self, timeout: float | None = None) -> int:
         """Put all entries so far on stable storage, those of other processes too.
@@ -597,22 +544,8 @@ class Journal(Closing, Generic[State]):
             replica.snapshot, replica.log_bytes = report.sequence, 0
         return report
 
-    async def compact_async(self) -> CompactionReport:
-        """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
-
-        Meanwhile use only async forms from the loop: others wait for the state, and stop it. If the
-        task is cancelled, the thread still compacts.
-
-        Raises:
-            PoisonEntry, DiskFull, SystemLimit, SyncFailed: as for `compact`; no entry was removed.
-            ReadOnlyQueue, LockTimeout, ClosedError, ForkedError: as for `compact`.
-
-        Example:
-            >>> (await journal.compact_async()).sequence
-            1000
-        """
-        # Keeps I22.
-        return await self._in_thread(self.compact)
+    compact_async = off_loop(compact)
+    """Compact as `compact` does, in a thread, and let the event loop run meanwhile."""
 
     def _compact_if_worth_it(self) -> None:
         """Compact when the log since the last snapshot is larger than that snapshot."""
@@ -668,21 +601,8 @@ class Journal(Closing, Generic[State]):
         state: State = self._replica.build(end).state
         return state
 
-    async def at_async(self, moment: TimeLike) -> State:
-        """Return the state as of a time as `at` does, and let the event loop run meanwhile.
-
-        Args:
-            moment: as for `at`: int ns since 1970, UTC, an aware datetime, or a timedelta.
-
-        Raises:
-            Expired, PoisonEntry, NewerFormat, CorruptSnapshot, NaiveDatetime, InvalidOption: as for
-                `at`.
-
-        Example:
-            >>> await journal.at_async(timedelta(hours=1))
-            {}
-        """
-        return await self._in_thread(lambda: self.at(moment))
+    at_async = off_loop(at)
+    """Return what `at` does, in a thread, and let the event loop run meanwhile."""
 
     def _end_of(self, store: Store, ns: int) -> int:
         """Return the sequence after the last entry that is not later than a time.
@@ -717,22 +637,8 @@ class Journal(Closing, Generic[State]):
         report = self.queue.verify(progress)
         return self._alone(lambda: check_journal(self._replica, self._machine, self.queue, report))
 
-    async def verify_async(
-        self, progress: Callable[[int, int], None] | None = None
-    ) -> JournalReport:
-        """Check all as `verify` does, in a thread, and let the event loop run meanwhile.
-
-        Args:
-            progress: as for `verify`; it is called in that thread.
-
-        Raises:
-            ClosedError, ForkedError: the handle cannot be used.
-
-        Example:
-            >>> (await journal.verify_async()).ok
-            True
-        """
-        return await self._in_thread(lambda: self.verify(progress))
+    verify_async = off_loop(verify)
+    """Verify as `verify` does, in a thread, and let the event loop run meanwhile."""
 
     # --- one thread at a time ---------------------------------------------------------------------
 

@@ -96,6 +96,7 @@ class Trimmer:
                 store.roller.renew_next = self.renew_next
                 store.roller.has_room = self._has_room
             store.roller.full_timeout = full_timeout
+            store.roller.waits_for_room = on_full == "block"
 
     def trim_quietly(self, *, seals: bool = False) -> bool:
         """Apply retention in the background, after a roll; False: the queue is closed.

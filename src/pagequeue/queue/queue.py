@@ -27,6 +27,7 @@ from pagequeue.queue.lifecycle import OpenOptions, OpenQueue, options_of_no_ring
 from pagequeue.receive.pace import pace_of
 from pagequeue.schema.codec import codec_of
 from pagequeue.schema.schema import requested_schema
+from pagequeue.send.async_send import with_room
 from pagequeue.send.codec_producer import make_producer
 from pagequeue.send.producer import Producer, Sent
 from pagequeue.store import options
@@ -38,6 +39,7 @@ from pagequeue.util.arguments import absolute_path, type_error
 from pagequeue.util.closing import Closing
 from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX
 from pagequeue.util.timestamps import TimeLike, system_clock
+from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
     import os
@@ -1062,14 +1064,13 @@ class Queue(Closing, Generic[Sent]):
             5
         """
         store = self._opened.writable("rotate")
-        found: list[Sealed | None] = []
 
-        def rotate(job: SharedJob) -> None:
+        def rotate(job: SharedJob[Sealed | None], left: float | None) -> Sealed | None:
             with Producer(store, store.clock) as producer:
-                found.append(producer.rotate(timeout=timeout, check=job.check))
+                return producer.rotate(timeout=left, check=job.check)
 
-        await store.jobs.run(object(), rotate).wait()
-        return found[0]
+        still_open = store.folder.descriptor.check
+        return await with_room(store, check_timeout(timeout), rotate, line="page", check=still_open)
 
     def salvage(
         self,

@@ -1,16 +1,18 @@
 """Sending from event loops: a thread does what would block, the loop's thread does the rest.
 
 The loop's own thread sends, because that takes less time than a hop to another thread. If the send
-has to create a page, wait for room, flush, or write again after a failed sync, the producer raises
-`Deferred`: a thread of the loop's pool does that, once for all coroutines that wait for it, and
-then the loop's thread tries again. So each message is sent without a suspension, and a coroutine
-that is cancelled earlier has not sent anything.
+has to create a page, flush, or write again after a failed sync, the producer raises `Deferred`: a
+thread does that, once for all coroutines that wait for it, and then the loop's thread tries again.
+So each message is sent without a suspension, and a coroutine that is cancelled earlier has not sent
+anything.
+
+Coroutines wait for room in a line, on their loop: the consumer that makes room may need the
+threads. Only the first of a line waits in a thread, for a moment at a time.
 """
 # ruff: noqa: SLF001 - these functions are the producer's, in a module of their own
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
@@ -18,8 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pagequeue import _core, errors
-from pagequeue.wait.coroutine import Turns, check_timeout
-from pagequeue.wait.shared_jobs import JobCancelled
+from pagequeue.wait.coroutine import Turns, check_timeout, let_others_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,9 +37,12 @@ Many: TypeAlias = "Iterable[Buffer] | Any"
 Times: TypeAlias = "Iterable[int] | Any"
 LOSSES_MIN: Final = 16
 """As the core's: a call loses so many pages to other senders whatever its timeout."""
+LOST: Final = {_core.EVENT_FULL: 1, _core.EVENT_STARVED: LOSSES_MIN}
+"""How many pages a call has lost, by event."""
 LARGE: Final = -1
 """In place of an event: the messages take several pages, and all of sending them may block."""
-MAY_BLOCK: Final = {_core.EVENT_FULL, _core.EVENT_FAILED, _core.EVENT_UNRESERVED}
+ROOM_SECONDS: Final = 0.05
+"""The longest wait for room in a thread, which only the first coroutine of a line makes."""
 
 
 def starved(path: str, seconds: float) -> errors.QueueFull:
@@ -68,10 +72,10 @@ class Deferred(Exception):
 
 
 class DeferredEvents:
-    """What threads that may not block defer while they are inside a producer.
+    """What calls that must not block leave to do.
 
     Attributes:
-        sync_up_to: these threads, each with the sequence up to which it has to flush later.
+        sync_up_to: by thread: the sequence up to which its last call has to be flushed.
         turns: of the coroutines that send.
         checks: threads that send for a task; each function raises if that was cancelled.
     """
@@ -83,19 +87,15 @@ class DeferredEvents:
         self.sync_up_to: dict[int, int] = {}
         self.turns: Turns = Turns()
 
-    def defers(self, event: int, value: int, page_number: int) -> bool:
-        """Whether an event of the core is deferred until after the send.
+    def defer(self, event: int, value: int, page_number: int) -> bool:
+        """Note a flush that is due: the message is sent.
 
         Raises:
             Deferred: the event must be resolved before the message can be sent.
         """
-        if not self.sync_up_to or (me := threading.get_ident()) not in self.sync_up_to:
-            return False
-        if event in MAY_BLOCK:
-            raise Deferred(event, value, page_number)
         if event != _core.EVENT_SYNC:
-            return False
-        self.sync_up_to[me] = value
+            raise Deferred(event, value, page_number)
+        self.sync_up_to[threading.get_ident()] = value
         return True
 
     def check(self) -> None:
@@ -103,11 +103,6 @@ class DeferredEvents:
         check = self.checks.get(threading.get_ident())
         if check is not None:
             check()
-
-    def check_may_block(self, page_number: int) -> None:
-        """Raise Deferred if this thread may not block."""
-        if self.sync_up_to and threading.get_ident() in self.sync_up_to:
-            raise Deferred(LARGE, 0, page_number)
 
 
 class Sending(Protocol):
@@ -125,13 +120,13 @@ class Sending(Protocol):
 
 
 async def send_from_loop(
-    producer: Sending, attempt: Callable[[], Sent], timeout: float | None
+    producer: Sending, attempt: Callable[[Any], Sent], timeout: float | None
 ) -> Sent:
     """Send in the loop's own thread; let another thread do what was deferred.
 
     Args:
         producer: that sends.
-        attempt: sends, or raises `Deferred`.
+        attempt: sends with a timeout; with `NEVER_BLOCK` for one, it may raise `Deferred`.
         timeout: seconds to wait for room; None: the queue's `full_timeout`.
     """
     timeout = check_timeout(timeout)
@@ -139,28 +134,40 @@ async def send_from_loop(
     await state.turns.take()
     began, deadline, losses = 0.0, math.inf, 0
     while True:
-        deferred: Deferred | None = None
-        me = threading.get_ident()
-        state.sync_up_to[me] = 0
         try:
-            result = attempt()
+            result = attempt(_core.NEVER_BLOCK)
+            break
         except Deferred as error:
             deferred = error
-        finally:
-            sync_up_to = state.sync_up_to.pop(me)
-        if deferred is None:
-            break
         if deferred.event == LARGE:
-            return await _send_elsewhere(producer, attempt)
-        if deferred.event == _core.EVENT_FULL:
-            losses += 1
+            return await with_room(
+                producer._store,
+                timeout,
+                partial(_send_in_thread, producer, attempt),
+                line="pages",
+                check=producer._check_open,
+            )
+        if deferred.event in LOST:
             now = time.monotonic()
-            if losses == 1:
+            if losses == 0:
                 began, deadline = now, producer._store.roller.deadline(timeout)
-            elif losses > LOSSES_MIN and now > deadline:
+            losses += LOST[deferred.event]
+            if losses > LOSSES_MIN and now > deadline:
                 raise starved(producer._store.folder.path, now - began)
-        with contextlib.suppress(JobCancelled):  # by tasks that waited before this one
-            await _resolved(producer, deferred, deadline)
+            if deferred.event == _core.EVENT_STARVED:
+                await let_others_run()
+                continue
+        what = (id(producer), deferred.event, deferred.value, deferred.page_number)
+        left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        await with_room(
+            producer._store,
+            left,
+            partial(_resolve, producer, deferred),
+            line="page",
+            check=producer._check_open,
+            key=what,
+        )
+    sync_up_to = state.sync_up_to.pop(threading.get_ident(), 0) if state.sync_up_to else 0
     if sync_up_to:
         with producer._sent_already():
             await await_durable(producer, sync_up_to, None)
@@ -168,42 +175,68 @@ async def send_from_loop(
     return result
 
 
-async def _send_elsewhere(producer: Sending, attempt: Callable[[], Sent]) -> Sent:
-    """Send in a thread of the loop's pool, where all of it may block."""
-    results: list[Sent] = []
-    checks = producer._deferred.checks
+async def with_room(
+    store: Store,
+    timeout: float | None,
+    attempt: Callable[[SharedJob[Sent], float | None], Sent],
+    *,
+    line: str,
+    check: Callable[[], object],
+    key: object = None,
+) -> Sent:
+    """Do in a thread what needs room in the queue; wait for that on the loop.
 
-    def send(job: SharedJob) -> None:
-        me = threading.get_ident()
-        checks[me] = job.check
-        try:
-            results.append(attempt())
-        finally:
-            del checks[me]
-
-    await producer._store.jobs.run(object(), send).wait()
-    return results[0]
-
-
-async def _resolved(producer: Sending, deferred: Deferred, deadline: float) -> None:
-    """Let a thread do what a send deferred.
-
-    Raises:
-        QueueFull: the queue has no room, and the deadline of this send has passed.
+    Args:
+        store: of the queue.
+        timeout: seconds to wait for room; None: the queue's `full_timeout`.
+        attempt: gets the seconds that it may wait for room itself.
+        line: in which coroutines wait, so that they get room in their order.
+        check: raises when it is not wanted any more.
+        key: of what coroutines do together; None: this is done for itself.
     """
-    jobs = producer._store.jobs
-    if deferred.event != _core.EVENT_FULL:
-        deadline = math.inf
-    if (left := deadline - time.monotonic()) > 0:
-        # One job for all tasks, whose deadlines differ: so the job itself has none.
-        what = (id(producer), deferred.event, deferred.value, deferred.page_number)
-        job = jobs.run(what, partial(_resolve, producer, deferred, math.inf))
-        if await job.wait(None if left == math.inf else left):
-            return
-    await jobs.run(object(), partial(_resolve, producer, deferred, deadline)).wait()
+    key = key or object()
+    if not store.roller.waits_for_room:
+        return await store.jobs.run(key, lambda job: attempt(job, timeout)).result()
+    deadline, seconds = store.roller.deadline(timeout), 0.0
+
+    def do(job: SharedJob[Sent]) -> Sent:
+        return attempt(job, seconds)
+
+    try:
+        return await store.jobs.run(key, do).result()
+    except errors.QueueFull as error:
+        full = error
+    with store.jobs.line(line) as place:
+        while (left := deadline - time.monotonic()) > 0:
+            seconds = min(ROOM_SECONDS, left)
+            is_first = await place.wait(seconds)
+            check()
+            if is_first:
+                try:
+                    return await store.jobs.run(key, do).result()
+                except errors.QueueFull as error:
+                    full = error
+    raise full
 
 
-def _resolve(producer: Sending, deferred: Deferred, deadline: float, job: SharedJob) -> None:
+def _send_in_thread(
+    producer: Sending,
+    attempt: Callable[[float | None], Sent],
+    job: SharedJob[Sent],
+    timeout: float | None,
+) -> Sent:
+    """Send in a thread, where all of it may block."""
+    checks, me = producer._deferred.checks, threading.get_ident()
+    checks[me] = job.check
+    try:
+        return attempt(timeout)
+    finally:
+        del checks[me]
+
+
+def _resolve(
+    producer: Sending, deferred: Deferred, job: SharedJob[None], timeout: float | None
+) -> None:
     """Do what a send deferred, until no task waits for it any more; called by a thread."""
 
     def check() -> None:
@@ -211,6 +244,7 @@ def _resolve(producer: Sending, deferred: Deferred, deadline: float, job: Shared
         job.check()
 
     if deferred.event == _core.EVENT_FULL:
+        deadline = producer._store.roller.deadline(timeout)
         producer._roll_from(deferred.page_number, deadline, check)
     elif deferred.event == _core.EVENT_UNRESERVED:
         producer._reserve_blocks(deferred.value)

@@ -30,7 +30,7 @@ from pagequeue.meta.meta_file import field_of, lost_meta, truncated_meta
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.page import FIRST_SEQUENCE_AT, lost_page
 from pagequeue.send import async_send
-from pagequeue.send.async_send import DeferredEvents, starved
+from pagequeue.send.async_send import LARGE, Deferred, DeferredEvents, starved
 from pagequeue.store.sealed import sealed_page
 from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.os_errors import raise_typed
@@ -253,10 +253,13 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             return self._send_rows(columns.columns, columns.row_bytes, times, at, timeout)
         return self._send_spans(columns.parts, columns.count, times, at, timeout)
 
-    def _send_large(self, payload: Buffer, timestamp: int, at: int, timeout_ns: int) -> int:
+    def _send_large(
+        self, payload: Buffer, timestamp: int, at: int, timeout_ns: int, never_blocks: int
+    ) -> int:
         """Send a message of several pages; called by the core, with negative numbers for None."""
         times = None if timestamp < 0 else timestamp.to_bytes(8, "little")
         timeout = None if timeout_ns < 0 else timeout_ns / 1e9
+        timeout = _core.NEVER_BLOCK if never_blocks else timeout
         return self._send_pages((payload,), times, None if at < 0 else at, timeout).start
 
     def _send_pages(
@@ -285,23 +288,29 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         unless_one: bool,
     ) -> range | None:
         """Send messages in pages of their own; None, if asked, where one page takes them all."""
-        timeout = check_timeout(timeout)
         self._check_open()
         bulk = self._bulk()
-        self._deferred.check_may_block(self._page_number)
+        if timeout is _core.NEVER_BLOCK:
+            raise Deferred(LARGE, 0, self._page_number)
+        timeout = check_timeout(timeout)
         sent = bulk.append(
             self._store,
             payloads,
             times,
             at=at,
             timeout=timeout,
-            check=self._deferred.check,
+            check=self._check_sending,
             synced=self._syncs,
             unless_one=unless_one,
         )
         if sent is not None:
             self._flush_if_asked(sent.stop)
         return sent
+
+    def _check_sending(self) -> None:
+        """Raise if what is not visible yet is not to be sent any more."""
+        self._check_open()
+        self._deferred.check()
 
     def _bulk(self) -> BulkSending:
         bulk: BulkSending | None = self._store.bulk
@@ -421,7 +430,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         """
         # Keeps I1, I3 and I4.
         return await async_send.send_from_loop(
-            self, lambda: self.send(payload, timestamp=timestamp, at=at, timeout=timeout), timeout
+            self, lambda left: self.send(payload, timestamp=timestamp, at=at, timeout=left), timeout
         )
 
     async def send_many_async(
@@ -461,7 +470,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             timestamps = items_of(timestamps)
         return await async_send.send_from_loop(
             self,
-            lambda: self.send_many(fixed, timestamps=timestamps, at=at, timeout=timeout),
+            lambda left: self.send_many(fixed, timestamps=timestamps, at=at, timeout=left),
             timeout,
         )
 
@@ -592,8 +601,6 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         elif event == _core.EVENT_AHEAD:
             with contextlib.suppress(errors.ClosedError):  # the message is sent
                 self._on_ahead(value)
-        elif self._deferred.defers(event, value, self._page_number):
-            pass  # this is an event loop's thread, which must not block
         elif event == _core.EVENT_MOVED:
             self._move()
         elif event == _core.EVENT_FULL:  # the value is how long this call may still be blocked
@@ -605,6 +612,10 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         else:
             raise self._refusal(event, value)
         return True
+
+    def _defer(self, event: int, value: int) -> bool:
+        """Leave what may block to others: this is an event loop's thread."""
+        return self._deferred.defer(event, value, self._page_number)
 
     def _flush_sent(self, end_sequence: int) -> None:
         """Flush after a send: the message is sent, so no error may read as if it was not."""

@@ -94,6 +94,7 @@ class Roller:
         self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
         self.renew_next: Callable[[int], WritablePage | None] | None = None
         self.full_timeout: float | None = None
+        self.waits_for_room = False  # senders do, when the queue is full
         self._guard = threading.RLock()  # a finalizer may come back in
         _rollers.add(self)
 

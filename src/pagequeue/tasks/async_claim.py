@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+from pagequeue.wait.off_loop import in_thread
+
 if TYPE_CHECKING:
     from pagequeue.tasks.claim import TaskClaim
     from pagequeue.tasks.plan import Claims, Wanted
@@ -32,7 +34,7 @@ class ThreadedClaim:
     async def run(self) -> tuple[Claims, int, list[TaskClaim]]:
         """Return what was found, the sequence of the state that it was found in, and the claims."""
         try:
-            return await self._store._in_thread(self._attempt)  # noqa: SLF001
+            return await in_thread(self._attempt)
         except BaseException:
             with self._lock:
                 self._is_abandoned = True

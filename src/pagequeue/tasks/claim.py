@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import errors
 from pagequeue.tasks.task import Modified
+from pagequeue.wait.off_loop import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pagequeue.tasks.plan import Ref, Transaction
+    from pagequeue.tasks.plan import Ref
     from pagequeue.tasks.store import TaskStore
     from pagequeue.tasks.task import NewTask, Task
 
@@ -116,63 +116,19 @@ class TaskClaim:
             >>> modified.inserted[0].queue
             'publish'
         """
-        wanted = self._wanted(insert, change, delete, depend)
-        return self._finish(wanted, durable=durable)
-
-    async def ack_async(
-        self,
-        *,
-        insert: Iterable[NewTask] = (),
-        change: Mapping[Ref, Mapping[str, Any]] | None = None,
-        delete: Iterable[Ref] = (),
-        depend: Iterable[Ref] = (),
-        durable: bool = False,
-    ) -> Modified:
-        """Finish the task as `ack` does, in a thread, and let the event loop run meanwhile.
-
-        If the task of the loop is cancelled, all of it happens or nothing.
-
-        Args:
-            insert: as for `ack`.
-            change: as for `ack`.
-            delete: as for `ack`.
-            depend: as for `ack`.
-            durable: as for `ack`.
-
-        Raises:
-            Stale, UsageError: as for `ack`.
-
-        Example:
-            >>> modified = await claim.ack_async(insert=[NewTask("publish", claim.value)])
-            >>> modified.inserted[0].queue
-            'publish'
-        """
-        wanted = self._wanted(insert, change, delete, depend)
-        return await self._store._in_thread(partial(self._finish, wanted, durable=durable))  # noqa: SLF001
-
-    def _wanted(
-        self,
-        insert: Iterable[NewTask],
-        change: Mapping[Ref, Mapping[str, Any]] | None,
-        delete: Iterable[Ref],
-        depend: Iterable[Ref],
-    ) -> Transaction | None:
-        """Return the transaction that finishes the task; None: it does nothing else."""
-        if self._is_settled:
-            raise self._settled()
-        if not any((insert, change, delete, depend)):
-            return None
-        return self._store._transaction(insert, change, delete, depend, (self.task.ref,))  # noqa: SLF001
-
-    def _finish(self, wanted: Transaction | None, *, durable: bool) -> Modified:
-        """Do a transaction that finishes the task; None: one that does nothing else."""
+        self._check()
         modified = NOTHING_MODIFIED
-        if wanted is None:
+        more = (insert, delete, depend)
+        if change is None and all(type(one) is tuple and not one for one in more):
             self._store._finish_one(self.task, durable=durable)  # noqa: SLF001
         else:
+            wanted = self._store._transaction(insert, change, delete, depend, [self.task.ref])  # noqa: SLF001
             modified = self._store._modify(wanted, durable=durable)  # noqa: SLF001
         self._settle()
         return modified
+
+    ack_async = off_loop(ack)
+    """Finish the task as `ack` does, in a thread, and let the event loop run meanwhile."""
 
     def nack(self, delay: float = 0.0, *, reason: str | None = None) -> None:
         """Give the task back, to be claimed again.
@@ -194,20 +150,8 @@ class TaskClaim:
         self._store._nack([self.task.ref], delay, reason)  # noqa: SLF001
         self._settle()
 
-    async def nack_async(self, delay: float = 0.0, *, reason: str | None = None) -> None:
-        """Give the task back as `nack` does, in a thread, and let the event loop run meanwhile.
-
-        Args:
-            delay: as for `nack`, in seconds.
-            reason: as for `nack`.
-
-        Raises:
-            Stale, UsageError: as for `nack`.
-
-        Example:
-            >>> await claim.nack_async(delay=60.0, reason="the remote is down")
-        """
-        await self._store._in_thread(partial(self.nack, delay, reason=reason))  # noqa: SLF001
+    nack_async = off_loop(nack)
+    """Give the task back as `nack` does, in a thread, and let the event loop run meanwhile."""
 
     def extend(self, seconds: float) -> None:
         """Let the lease end this many seconds from now.
@@ -225,19 +169,8 @@ class TaskClaim:
         self._check()
         self.task = self._store._extend(self.task, seconds)  # noqa: SLF001
 
-    async def extend_async(self, seconds: float) -> None:
-        """Extend the lease as `extend` does, in a thread, and let the event loop run meanwhile.
-
-        Args:
-            seconds: from now, above 0.
-
-        Raises:
-            Stale, UsageError: as for `extend`.
-
-        Example:
-            >>> await claim.extend_async(300.0)
-        """
-        await self._store._in_thread(partial(self.extend, seconds))  # noqa: SLF001
+    extend_async = off_loop(extend)
+    """Extend the lease as `extend` does, in a thread, and let the event loop run meanwhile."""
 
     def save(self, value: Any, *, durable: bool = False) -> None:  # noqa: ANN401 - the codec's
         """Replace the task's value and keep the claim: progress that its next worker sees.
@@ -254,32 +187,13 @@ class TaskClaim:
         Example:
             >>> claim.save({"image": "1.png", "uploaded_bytes": 4096})
         """
-        self._save(self._changed(value), durable=durable)
-
-    async def save_async(self, value: Any, *, durable: bool = False) -> None:  # noqa: ANN401 - the codec's
-        """Replace the value as `save` does, in a thread, and let the event loop run meanwhile.
-
-        Args:
-            value: as for `save`.
-            durable: as for `save`.
-
-        Raises:
-            Stale, UsageError, NotEncodable: as for `save`.
-
-        Example:
-            >>> await claim.save_async({"image": "1.png", "uploaded_bytes": 4096})
-        """
-        wanted = self._changed(value)
-        await self._store._in_thread(partial(self._save, wanted, durable=durable))  # noqa: SLF001
-
-    def _changed(self, value: Any) -> Transaction:  # noqa: ANN401 - the codec's
         self._check()
-        return self._store._transaction((), {self.task.ref: {"value": value}}, (), (), ())  # noqa: SLF001
-
-    def _save(self, wanted: Transaction, *, durable: bool) -> None:
-        modified = self._store._modify(wanted, durable=durable)  # noqa: SLF001
-        self.task = modified.changed[0]
+        change = {self.task.ref: {"value": value}}
+        self.task = self._store.modify(change=change, durable=durable).changed[0]
         self._store._keep(self)  # noqa: SLF001
+
+    save_async = off_loop(save)
+    """Replace the value as `save` does, in a thread, and let the event loop run meanwhile."""
 
     def detach(self) -> None:
         """Keep the claim until its lease ends, also when the store is closed before.

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pagequeue import errors
@@ -43,6 +42,7 @@ from pagequeue.util.arguments import (
 from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import NS_PER_S, to_ns
 from pagequeue.wait.coroutine import check_timeout
+from pagequeue.wait.off_loop import off_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,55 +227,22 @@ class TaskStore(Closing):
             1
         """
         new = self._insertion((queue, value, at, priority, key))
-        return self._insert(new, durable=durable)
-
-    def _insert(self, new: Insertion, *, durable: bool) -> Task:
-        queue, payload, at, priority, key = new
         if key is not None:
             return self._modify(Transaction((new,)), durable=durable).inserted[0]
-        clock = self._clock
+        clock, payload = self._clock, new.payload
         task: Task | None = None
 
         def decide(state: State) -> list[Any]:
             nonlocal task
-            entry, task = plan.insert_one(state, clock(), queue, payload, at, priority)
+            entry, task = plan.insert_one(state, clock(), new.queue, payload, new.at, new.priority)
             return entry
 
         self.journal.update(decide, durable=durable)
         assert task is not None
         return task
 
-    async def insert_async(
-        self,
-        queue: str,
-        value: Any,  # noqa: ANN401 - the codec's
-        *,
-        at: TimeLike | None = None,
-        priority: int = 0,
-        key: str | None = None,
-        durable: bool = False,
-    ) -> Task:
-        """Insert a task as `insert` does, in a thread, and let the event loop run meanwhile.
-
-        If the task of the loop is cancelled, this may or may not be inserted.
-
-        Args:
-            queue: as for `insert`.
-            value: as for `insert`.
-            at: as for `insert`.
-            priority: as for `insert`.
-            key: as for `insert`.
-            durable: as for `insert`.
-
-        Raises:
-            Stale, NotEncodable: as for `insert`.
-
-        Example:
-            >>> (await store.insert_async("mail", {"to": "ann"})).id
-            1
-        """
-        new = self._insertion((queue, value, at, priority, key))
-        return await self._in_thread(partial(self._insert, new, durable=durable))
+    insert_async = off_loop(insert)
+    """Insert a task as `insert` does, in a thread, and let the event loop run meanwhile."""
 
     def modify(
         self,
@@ -318,37 +285,8 @@ class TaskStore(Closing):
         """
         return self._modify(self._transaction(insert, change, delete, depend, ()), durable=durable)
 
-    async def modify_async(
-        self,
-        *,
-        insert: Iterable[NewTask] = (),
-        change: Mapping[Ref, Mapping[str, Any]] | None = None,
-        delete: Iterable[Ref] = (),
-        depend: Iterable[Ref] = (),
-        durable: bool = False,
-    ) -> Modified:
-        """Do all or nothing as `modify` does, in a thread, and let the event loop run meanwhile.
-
-        If the task of the loop is cancelled, all of it happens or nothing.
-
-        Args:
-            insert: as for `modify`.
-            change: as for `modify`.
-            delete: as for `modify`.
-            depend: as for `modify`.
-            durable: as for `modify`.
-
-        Raises:
-            Stale, InvalidOption, NotEncodable, MessageTooLarge: as for `modify`.
-
-        Example:
-            >>> task = store.get(1)
-            >>> modified = await store.modify_async(change={task.ref: {"priority": 5}})
-            >>> modified.changed[0].priority
-            5
-        """
-        wanted = self._transaction(insert, change, delete, depend, ())
-        return await self._in_thread(partial(self._modify, wanted, durable=durable))
+    modify_async = off_loop(modify)
+    """Do all or nothing as `modify` does, in a thread, and let the event loop run meanwhile."""
 
     def finish(self, tasks: Iterable[Ref], *, durable: bool = False) -> None:
         """Remove tasks whose work is done, all of them or none; `TaskClaim.ack` does so with one.
@@ -367,23 +305,8 @@ class TaskStore(Closing):
         """
         self._modify(self._transaction((), None, (), (), tasks), durable=durable)
 
-    async def finish_async(self, tasks: Iterable[Ref], *, durable: bool = False) -> None:
-        """Remove tasks as `finish` does, in a thread, and let the event loop run meanwhile.
-
-        If the task of the loop is cancelled, all of them are finished or none.
-
-        Args:
-            tasks: as for `finish`.
-            durable: as for `finish`.
-
-        Raises:
-            Stale, InvalidOption: as for `finish`.
-
-        Example:
-            >>> await store.finish_async([claim.task.ref for claim in claims])
-        """
-        wanted = self._transaction((), None, (), (), tasks)
-        await self._in_thread(partial(self._modify, wanted, durable=durable))
+    finish_async = off_loop(finish)
+    """Remove tasks as `finish` does, in a thread, and let the event loop run meanwhile."""
 
     def _finish_one(self, task: Task, *, durable: bool) -> None:
         """Remove a task whose work is done."""
@@ -392,9 +315,6 @@ class TaskStore(Closing):
         self.journal.update(
             lambda state: plan.finish_one(state, clock(), number, version, path), durable=durable
         )
-
-    async def _in_thread(self, do: Callable[[], Found]) -> Found:
-        return await self.journal._in_thread(do)  # noqa: SLF001
 
     def _transaction(
         self,
@@ -755,17 +675,8 @@ class TaskStore(Closing):
 
         return self.journal.read(look)
 
-    async def get_async(self, task_id: int) -> Task | None:
-        """Return a task as `get` does, and let the event loop run meanwhile.
-
-        Args:
-            task_id: its number.
-
-        Example:
-            >>> (await store.get_async(1)).queue
-            'mail'
-        """
-        return await self._in_thread(lambda: self.get(task_id))
+    get_async = off_loop(get)
+    """Return a task as `get` does, in a thread, and let the event loop run meanwhile."""
 
     def tasks(
         self,
@@ -802,29 +713,8 @@ class TaskStore(Closing):
 
         return self.journal.read(look) if moment is None else look(self.journal.at(now))
 
-    async def tasks_async(
-        self,
-        queue: str | None = None,
-        *,
-        status: TaskStatus | None = None,
-        moment: TimeLike | None = None,
-    ) -> list[Task]:
-        """Return tasks as `tasks` does, and let the event loop run meanwhile.
-
-        Args:
-            queue: as for `tasks`.
-            status: as for `tasks`.
-            moment: as for `tasks`.
-
-        Raises:
-            InvalidOption: the status is unknown.
-            As for `Journal.at`, with `moment`.
-
-        Example:
-            >>> [task.id for task in await store.tasks_async("mail", status="ready")]
-            [1, 2]
-        """
-        return await self._in_thread(lambda: self.tasks(queue, status=status, moment=moment))
+    tasks_async = off_loop(tasks)
+    """Return tasks as `tasks` does, in a thread, and let the event loop run meanwhile."""
 
     def stats(self) -> TaskStats:
         """Return figures of all task queues, counted now.
@@ -836,14 +726,8 @@ class TaskStore(Closing):
         now, journal = self._clock(), self.journal
         return journal.read(lambda state: _stats(state, now, journal.sequence))
 
-    async def stats_async(self) -> TaskStats:
-        """Return figures as `stats` does, and let the event loop run meanwhile.
-
-        Example:
-            >>> (await store.stats_async()).queues["mail"].ready
-            2
-        """
-        return await self._in_thread(self.stats)
+    stats_async = off_loop(stats)
+    """Return figures as `stats` does, in a thread, and let the event loop run meanwhile."""
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over all tasks as they are now, oldest first."""
@@ -860,16 +744,8 @@ class TaskStore(Closing):
         """
         return self.journal.compact()
 
-    async def compact_async(self) -> CompactionReport:
-        """Compact as `compact` does, in a thread, and let the event loop run meanwhile.
-
-        Meanwhile use only async forms from the loop, as for `Journal.compact_async`.
-
-        Example:
-            >>> (await store.compact_async()).held_by
-            ()
-        """
-        return await self.journal.compact_async()
+    compact_async = off_loop(compact)
+    """Compact as `compact` does, in a thread, and let the event loop run meanwhile."""
 
     def flush(self, timeout: float | None = None) -> int:
         """Put all transactions so far on stable storage, as `Journal.flush`.

@@ -20,6 +20,7 @@
 
 PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
 PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type;
+PyObject *pq_never_block;
 unsigned pq_fork_count, pq_forks_begun;
 
 static void forking(void) { pq_forks_begun += 1; }
@@ -27,15 +28,22 @@ static void forked(void) { pq_fork_count += 1; }
 
 /* --- what the objects share ------------------------------------------------------------------- */
 
-int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
-    PyObject *answer =
-        PyObject_CallMethod(self, "_on_event", "iL", (int)event, (long long)value);
+static int tell(PyObject *self, const char *method, pq_event event, int64_t value) {
+    PyObject *answer = PyObject_CallMethod(self, method, "iL", (int)event, (long long)value);
     if (answer == NULL) {
         return -1;
     }
     int more = PyObject_IsTrue(answer);
     Py_DECREF((PyObject *)answer);
     return more;
+}
+
+int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
+    return tell(self, "_on_event", event, value);
+}
+
+int pq_event_defer(PyObject *self, pq_event event, int64_t value) {
+    return tell(self, "_defer", event, value);
 }
 
 int64_t pq_clock_call(PyObject *clock) {
@@ -592,6 +600,10 @@ static int add_all(PyObject *module) {
         if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0) {
             return -1;
         }
+    }
+    pq_never_block = PyObject_CallNoArgs((PyObject *)&PyBaseObject_Type);
+    if (pq_never_block == NULL || PyModule_AddObjectRef(module, "NEVER_BLOCK", pq_never_block) < 0) {
+        return -1;
     }
     return PyModule_AddIntConstant(module, "LOCK_ABI", (long)pq_lock_abi()) < 0
                ? -1

@@ -83,6 +83,9 @@ PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence
 
 /* 1 = try again, 0 = no message to read, -1 = raised */
 int pq_event_raise(PyObject *self, pq_event event, int64_t value);
+/* The same for an event of a call that must not block: its method is `_defer`. */
+int pq_event_defer(PyObject *self, pq_event event, int64_t value);
+extern PyObject *pq_never_block; /* in place of a timeout */
 /* ns by a clock that is a callable; -1 with an exception set = it raised. */
 int64_t pq_clock_call(PyObject *clock);
 int pq_region_check(Region *region, uint64_t bytes, int writable, const char *what);

@@ -143,8 +143,16 @@ static pq_event event_of(int result) {
     }
 }
 
+/* Have Python resolve what may block, or defer that. */
+static int resolve(Writer *self, const pq_terms *terms, pq_event event, int64_t value) {
+    int may_block = event == EVENT_FULL || event == EVENT_FAILED || event == EVENT_UNRESERVED ||
+                    event == EVENT_SYNC || event == EVENT_STARVED;
+    return terms->never_blocks && may_block ? pq_event_defer((PyObject *)self, event, value)
+                                            : pq_event_raise((PyObject *)self, event, value);
+}
+
 /* After a message is visible: neither of these may undo it. */
-static int after(Writer *self, const pq_appended *out, size_t count) {
+static int after(Writer *self, const pq_terms *terms, const pq_appended *out, size_t count) {
     if (out->position >= self->ahead_at) {
         self->ahead_at = UINT64_MAX;
         if (pq_event_raise((PyObject *)self, EVENT_AHEAD, (int64_t)out->position) < 0) {
@@ -157,7 +165,7 @@ static int after(Writer *self, const pq_appended *out, size_t count) {
             self->unsynced = 0;
             uint64_t end = out->sequence + count;
             return pq_writer_is_durable(self, end) ||
-                   pq_event_raise((PyObject *)self, EVENT_SYNC, (int64_t)end) >= 0 ? 0 : -1;
+                   resolve(self, terms, EVENT_SYNC, (int64_t)end) >= 0 ? 0 : -1;
         }
     }
     return 0;
@@ -207,6 +215,7 @@ static pq_event refused(const Writer *self, const attempt *try, int result, int6
     } else if (result == PQ_APPEND_FULL || result == PQ_APPEND_MOVED) {
         int64_t now = pq_clock_monotonic(), timeout = try->terms->timeout;
         timeout = timeout < 0 ? self->full_timeout : timeout;
+        timeout = try->terms->never_blocks ? 0 : timeout; /* the loop counts for itself */
         lost->since = lost->count++ == 0 ? now : lost->since;
         int64_t blocked = now - lost->since;
         if (blocked > timeout && lost->count > PQ_LOSSES_MIN) {
@@ -252,7 +261,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
         int result = same || pq_writer_ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;
-            return after(self, out, batch->count);
+            return after(self, terms, out, batch->count);
         }
         if (result < 0) {
             return -1;
@@ -267,7 +276,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
             }
         }
         pq_event event = refused(self, &try, result, total, &lost, &value);
-        if (pq_event_raise((PyObject *)self, event, value) <= 0) {
+        if (resolve(self, terms, event, value) <= 0) {
             return -1;
         }
     }

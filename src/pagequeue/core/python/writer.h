@@ -49,6 +49,7 @@ typedef struct {
     int64_t exact;    /* timestamp of the first message; PQ_TIMESTAMP_NOW = now */
     uint64_t only_at; /* sequence + 1 that it must get, else nothing is sent; 0 = any */
     int64_t timeout;  /* ns to wait for room; -1 = as long as the queue's `full_timeout` */
+    int never_blocks; /* what could block is deferred: this is an event loop's thread */
 } pq_terms;
 
 typedef enum { PQ_DO_APPEND, PQ_DO_ROLL, PQ_DO_FREEZE, PQ_DO_BULK_COMMIT } pq_writer_do;

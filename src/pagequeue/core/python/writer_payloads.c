@@ -207,7 +207,8 @@ int pq_terms_of(PyObject *at, PyObject *timeout, pq_terms *terms) {
         }
         terms->only_at = (uint64_t)sequence + 1;
     }
-    if (timeout != NULL && timeout != Py_None) {
+    terms->never_blocks = timeout == pq_never_block;
+    if (timeout != NULL && timeout != Py_None && !terms->never_blocks) {
         terms->timeout = pq_timeout_ns(timeout);
         if (terms->timeout < 0) { /* longer than anything is for ever */
             terms->timeout = INT64_MAX;
@@ -277,9 +278,9 @@ PyObject *pq_writer_send(Writer *self, PyObject *const *args, Py_ssize_t arg_cou
         if (viewed) {
             PyBuffer_Release(&view);
         }
-        return PyObject_CallMethod((PyObject *)self, "_send_large", "OLLL", args[0],
+        return PyObject_CallMethod((PyObject *)self, "_send_large", "OLLLi", args[0],
                                    (long long)terms.exact, (long long)terms.only_at - 1,
-                                   (long long)terms.timeout);
+                                   (long long)terms.timeout, terms.never_blocks);
     }
     pq_batch batch = {.count = 1, .items = &item};
     int result = pq_writer_append(self, &batch, &item, &terms, &out);
