@@ -632,10 +632,35 @@ class UnsafePath(AccessError):
     trust: str | None = None
 
 
-class LockReplaced(UnsafePath):
-    """The lock file or the write meta was replaced while the queue was open.
+class QueueReplaced(UnsafePath):
+    """The path leads to another queue, or to none, than what is open or a place was kept of.
 
-    This process stops writing: another process may have opened the queue exclusively meanwhile.
+    The directory was moved or removed, another one was put in its place, or the queue was removed
+    and created again. Nothing is read from the other queue, and nothing written to it.
+
+    Example:
+        >>> os.rename("events", "events.old")
+        >>> try:
+        ...     message = queue.consumer(latest=True).receive()
+        ... except QueueReplaced as error:
+        ...     print(error.found_id)
+        None
+
+    Attributes:
+        queue_id: of the queue that is open, or was meant, in hexadecimal; None: it is not known.
+        found_id: of the queue to which the path leads now; None: there is none, or it is not known.
+    """
+
+    queue_id: str | None = None
+    found_id: str | None = None
+
+
+class LockReplaced(QueueReplaced):
+    """A file of the queue was replaced or removed while it was open.
+
+    If it is the lock file or the write meta, this process stops writing: another process may have
+    opened the queue exclusively meanwhile. If it is the file of a consumer or a group, its handle
+    is closed: other processes may have another file of that name.
 
     Example:
         >>> try:

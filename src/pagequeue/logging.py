@@ -16,9 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import _core, errors
-from pagequeue.queue.queue import Queue
+from pagequeue.queue.queue import Queue, internals, opened_again
 from pagequeue.schema import codec as codecs
 from pagequeue.system.directory import FILE_MODE
+from pagequeue.util.arguments import absolute_path
 
 if TYPE_CHECKING:
     import os
@@ -35,6 +36,8 @@ LOCK_SECONDS: Final = 1.0
 """How long a record waits for a process that was stopped in the middle of a send."""
 KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """What every record has; other attributes came with `extra=`."""
+KEPT: Final = "the log that this handler was made for"
+REMEDY: Final = "make another handler"
 INTEGER_BITS_MAX: Final = 63
 DEPTH_MAX: Final = 8
 
@@ -50,7 +53,8 @@ class QueueHandler(logging.Handler):
     disk is full for example, is counted in `dropped` and reported by `handleError`, which prints to
     stderr if `logging.raiseExceptions` is set. A process that was stopped while it held the
     writers' lock delays a record by `lock_timeout` at most. After a fork the child opens the queue
-    itself. The handler has no lock of its own; `flush` does nothing.
+    itself. A log whose directory was moved, removed or replaced is such an error. The handler has
+    no lock of its own; `flush` does nothing.
 
     Args:
         directory: of the queue; created if it does not exist.
@@ -100,10 +104,11 @@ class QueueHandler(logging.Handler):
         file_mode: int = FILE_MODE,
         trust: Trusted = (),
     ) -> None:
+        path = absolute_path("directory", directory)  # a child can have another current directory
         super().__init__(level)
         self._open = partial(
             Queue,
-            directory,
+            path,
             prefix=prefix,
             page_bytes=page_bytes,
             retention=retention,
@@ -114,6 +119,7 @@ class QueueHandler(logging.Handler):
             trust=trust,
             on_full="drop_oldest",
         )
+        self._queue_id: bytes | None = None
         self.dropped: int = 0
         self._inside = threading.local()
         self._is_closed = False
@@ -204,7 +210,11 @@ class QueueHandler(logging.Handler):
         count = _core.fork_count()
         found = self._opened.get(count)
         if found is None:
-            queue = self._open()
+            if self._queue_id is None:
+                queue = self._open()
+                self._queue_id = internals(queue).store.meta.queue_id
+            else:
+                queue = opened_again(self._open, self._queue_id, KEPT, REMEDY)
             made = queue, queue.producer()
             found = self._opened.setdefault(count, made)
             if found is not made:  # another thread was faster

@@ -464,7 +464,7 @@ def owners_not_looked_at() -> None:
 
 def replaced_lock_unnoticed() -> None:
     """A replaced lock file keeps no process out, and goes unchecked."""
-    rewrite(replaced_file.FileIdentityGuard, "check", ("if not self._replaced and", "if False and"))
+    rewrite(replaced_file.IdentityGuard, "check", ("if self._found is None:", "if False:"))
 
 
 def verify_skips_indexes() -> None:

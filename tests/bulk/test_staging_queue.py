@@ -54,14 +54,14 @@ def published(queue: Queue[bytes], *chunks: list[bytes], first: int | None = Non
     """Stage chunks and publish them; return how many messages begin in each page."""
     store = internals(queue).store
     times = None
-    with StagingDirectory(store) as path:
+    with StagingDirectory(store) as folder:
         given = []
         for chunk in chunks:
             if first is not None:
                 times = np.arange(first, first + len(chunk), dtype=np.int64)
                 first += len(chunk)
             given.append(chunk_of(chunk, times))
-        staged = stage(store, path, given, synced=False)
+        staged = stage(store, folder, given, synced=False)
         sizes = [page.size for page in staged.pages]
         with BulkPublisher(store) as publisher:
             publisher.append(staged)
@@ -182,12 +182,12 @@ def test_a_page_that_was_changed_is_not_published(
     monkeypatch.setattr(staging_queue, "MAPPED_MAX", 0)
     store = internals(queue).store
     sent = [payload(100, i) for i in range(90)]
-    with StagingDirectory(store) as path:
-        staged = stage(store, path, [chunk_of(sent, np.arange(1, 91))], synced=False)
+    with StagingDirectory(store) as folder:
+        staged = stage(store, folder, [chunk_of(sent, np.arange(1, 91))], synced=False)
         page = staged.pages[number - 1]
         name = fmt.page_name(page.prefix, page.number).removesuffix(".page") + suffix
         at = (page.size - 1) * fmt.INDEX_RECORD_BYTES if suffix == ".idx" else PAGE_BYTES // 2
-        with open(os.path.join(path, name), "r+b") as file:
+        with open(folder.full(name), "r+b") as file:
             file.seek(at)
             byte = file.read(1)[0]
             file.seek(at)

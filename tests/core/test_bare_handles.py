@@ -36,8 +36,8 @@ class Handle(_core.Claims):
     """A handle of a group without the Python around it: it raises whatever it is asked."""
 
     def _on_event(self, event: int, value: int) -> bool:
-        if event == _core.EVENT_IDLE:
-            return True
+        if event in {_core.EVENT_IDLE, _core.EVENT_PLACE}:
+            return event == _core.EVENT_IDLE
         raise EventError(event, value)
 
     def _find(self, *given: object) -> None:
@@ -166,7 +166,7 @@ class Sender(_core.Writer):
     index: _core.Region
 
     def _on_event(self, event: int, value: int) -> bool:
-        if event == _core.EVENT_AHEAD:
+        if event in {_core.EVENT_AHEAD, _core.EVENT_PLACE}:
             return False
         raise EventError(event, value)
 

@@ -20,6 +20,7 @@ from pagequeue.multiprocessing import SLICE_SECONDS, Empty, JoinableQueue, Queue
 from pagequeue.multiprocessing.large_objects import LargeObjects
 from pagequeue.multiprocessing.object_queue import ObjectQueue
 from pagequeue.multiprocessing.temp_directory import SharedTempDirectory
+from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -323,7 +324,9 @@ def test_large_object_into_a_directory_that_closing_removed_raises_as_closed(
     tmp_path: Path,
 ) -> None:
     """A put that had begun may find the directory gone, and not only its queue closed."""
-    large = LargeObjects(str(tmp_path / "large"), synced=False, named=tuple)
+    folder = Directory(str(tmp_path), create=False)
+    large = LargeObjects(folder, "large", synced=False, named=tuple)
+    folder.close()
     with large._descriptor:
         large.close()
         (tmp_path / "large").rmdir()

@@ -103,11 +103,13 @@ def _syncs(path: Path) -> None:
 
 
 def _large(path: Path) -> None:
-    large = LargeObjects(str(path / "large"), synced=False, named=tuple)
+    folder = Directory(str(path), create=False)
+    large = LargeObjects(folder, "large", synced=False, named=tuple)
     message = large.write(b"object")
     assert large.read(message, 0) == b"object"
     large.forget(message)
     large.close()
+    folder.close()
 
 
 @pytest.mark.parametrize("scene", [_folder, _files, _locks, _syncs, _large])

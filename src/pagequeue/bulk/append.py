@@ -84,8 +84,8 @@ def append_pages(
         refuse_at_once(store, check_size(store, chunk.lengths), timeout, check)
         if at is not None and at != store.tail.sequence:
             raise overtaken(store, store.tail.sequence)
-        with store.folder.descriptor, StagingDirectory(store) as path:
-            staged = stage(store, path, [chunk], check, synced=synced)
+        with store.folder.descriptor, StagingDirectory(store) as folder:
+            staged = stage(store, folder, [chunk], check, synced=synced)
             held.close()
             deadline = store.roller.deadline(timeout)
             with BulkPublisher(store, deadline) as publisher:
@@ -202,8 +202,8 @@ class PayloadWriter(io.RawIOBase):
     def _begin_pages(self) -> FragmentWriter:
         store = self._store
         self._held.enter_context(store.folder.descriptor)
-        path = self._held.enter_context(StagingDirectory(store))
-        self._staging = Staging(store, path, synced=self._synced)
+        folder = self._held.enter_context(StagingDirectory(store))
+        self._staging = Staging(store, folder, synced=self._synced)
         self._held.callback(self._staging.close)
         writer = self._writer = self._held.enter_context(self._staging.fragments())
         writer.write(self._spool)

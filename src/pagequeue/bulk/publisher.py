@@ -106,9 +106,7 @@ class BulkPublisher:
         self._prefix = store.prefix
         self._sync_names = store.flusher.sync_names
         self._held = contextlib.ExitStack()
-        self._staged = open_staged(
-            store.folder.path, store.prefix, store.folder.file_mode, store.folder.trust
-        )
+        self._staged = open_staged(store.folder, store.prefix)
         self._held.callback(self._staged.close)
         self.path: str = self._staged.path
         try:
@@ -429,9 +427,9 @@ class BulkPublisher:
             return range(first, first)
         pages = 1 + source.frame_bytes // store.meta.page_bytes
         refuse_at_once(store, pages | 1, timeout, producer.check_wanted)
-        with StagingDirectory(store) as path:
+        with StagingDirectory(store) as folder:
             # M1. Write all staged pages. Dies here: a directory that the next publisher removes.
-            staged = stage(store, path, source.chunks())
+            staged = stage(store, folder, source.chunks())
             return self._publish_all(producer, entry, staged, timeout=timeout)
 
     def _publish_all(

@@ -32,7 +32,6 @@ from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
 from pagequeue.send.producer import record_size
-from pagequeue.system.directory import Directory
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.side_by_side import side_by_side
 
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
+    from pagequeue.system.directory import Directory
     from pagequeue.util.worker import Background
 
 EMPTY_PREFIX: Final = "empty"
@@ -95,14 +95,14 @@ class StagedPages:
 
     def __init__(
         self,
-        path: str,
+        folder: Directory,
         pages: list[StagedPage],
         position: int,
         first_time: int | None,
         *,
         is_synced: bool,
     ) -> None:
-        self._path = path
+        self.folder: Directory = folder
         self.is_synced: bool = is_synced
         self.pages: list[StagedPage] = pages
         self.position = position
@@ -110,10 +110,6 @@ class StagedPages:
         used = [place for place, page in enumerate(pages, 1) if page.size or page.fragment]
         several = sum(page.size for page in pages) > 1
         self.chained: int = used[-1] if several and not is_synced else 0
-
-    def folder(self, store: Store) -> Directory:
-        """Open the directory that contains them."""
-        return Directory(self._path, create=False, trust=store.folder.trust)
 
     def unmap(self, background: Background) -> None:
         """Drop the maps of all pages, which other threads need not wait for."""
@@ -129,14 +125,10 @@ class StagedPages:
 
     def first_checksum(self, store: Store) -> int:
         """Return the current checksum in the frame of the first message."""
-        folder = self.folder(store)
-        try:
-            first = self.pages[0]
-            name = fmt.page_name(first.prefix, first.number)
-            page = map_file(folder, name, store.meta.page_bytes, writable=False)
-            return page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT)
-        finally:
-            folder.close()
+        first = self.pages[0]
+        name = fmt.page_name(first.prefix, first.number)
+        page = map_file(self.folder, name, store.meta.page_bytes, writable=False)
+        return page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT)
 
     def give_names(self, store: Store, first_page: int) -> None:
         """Rename all files to pages of the queue from `first_page` on, the last one first."""
@@ -153,8 +145,7 @@ class StagedPages:
         self.is_synced, self.chained = True, 0
 
     def _rename(self, store: Store, first_page: int, *, is_back: bool) -> None:
-        to, prefix = store.folder, store.prefix
-        folder = self.folder(store)
+        to, prefix, folder = store.folder, store.prefix, self.folder
         try:
             with folder.descriptor as staged, to.descriptor as queue:
                 for number, page in reversed(list(enumerate(self.pages, first_page))):
@@ -166,8 +157,6 @@ class StagedPages:
                             os.rename(there, here, src_dir_fd=queue, dst_dir_fd=staged)
         except OSError as error:
             raise_typed(error, to.path, "naming pages")
-        finally:
-            folder.close()
 
 
 def too_early(path: str, first: int, last: int) -> errors.TimestampOrder:
@@ -183,7 +172,7 @@ def too_early(path: str, first: int, last: int) -> errors.TimestampOrder:
 
 def stage(
     store: Store,
-    path: str,
+    folder: Directory,
     chunks: Iterable[Chunk],
     report_progress: Callable[[], object] | None = None,
     *,
@@ -193,7 +182,7 @@ def stage(
 
     Args:
         store: of the queue that they will belong to.
-        path: of the directory to create.
+        folder: the directory for them, which the caller closes after their commit.
         chunks: the messages.
         report_progress: called after each page with a fragment.
         synced: as for `Staging`.
@@ -202,7 +191,7 @@ def stage(
         DiskFull, SystemLimit: writing or syncing a page failed; no message was sent.
         RecordSize: a record has another size. TimestampOrder: times decrease.
     """
-    with contextlib.closing(Staging(store, path, report_progress, synced=synced)) as staging:
+    with contextlib.closing(Staging(store, folder, report_progress, synced=synced)) as staging:
         for chunk in chunks:
             staging.add(chunk)
         return staging.finish()
@@ -213,7 +202,7 @@ class Staging:
 
     Args:
         store: of the queue that they will belong to.
-        path: of the directory to create.
+        folder: the directory for them, which the caller closes after their commit.
         report_progress: called after each page with a fragment.
         synced: whether all must be on stable storage before it is published. Otherwise recovery
             after a power cut checks all of it, and keeps it whole or not at all.
@@ -222,32 +211,25 @@ class Staging:
     def __init__(
         self,
         store: Store,
-        path: str,
+        folder: Directory,
         report_progress: Callable[[], object] | None = None,
         *,
         synced: bool = True,
     ) -> None:
         self._store = store
         self._synced = synced
-        self._path = path
         self._report_progress = report_progress
-        folder = store.folder
-        self._folder = Directory(
-            path, create=True, durable=False, file_mode=folder.file_mode, trust=folder.trust
-        )
+        self._folder = folder
         self._pages: list[StagedPage] = []
         self._count = 0  # messages in these pages
         self._fragments = self._empty = 0
-        self._queues = StagingQueues(store, path)
+        self._queues = StagingQueues(store, folder)
         self._first_time: int | None = None
         self._last_time = 0
 
     def close(self) -> None:
-        """Close the temporary queues and their directory."""
-        try:
-            self._queues.close()
-        finally:
-            self._folder.close()
+        """Close the temporary queues."""
+        self._queues.close()
 
     def add(self, chunk: Chunk) -> None:
         """Write more messages."""
@@ -338,7 +320,7 @@ class Staging:
 
     def _finished(self, position: int) -> StagedPages:
         return StagedPages(
-            self._path, self._pages, position, self._first_time, is_synced=self._synced
+            self._folder, self._pages, position, self._first_time, is_synced=self._synced
         )
 
     def _add_empty(self, *, is_sealed: bool) -> None:
@@ -393,7 +375,7 @@ def assign_sequences(
     staged.check_times(store)
     time = -1 if staged.first_time is not None else max(store.clock(), last)
     chained_to = tail.page_number + staged.chained
-    folder = staged.folder(store)
+    folder = staged.folder
     filled: list[_FilledPage] = []
 
     def assign_filled() -> None:
@@ -405,34 +387,29 @@ def assign_sequences(
         filled.clear()
         report_progress()
 
-    try:
-        for number, page in enumerate(staged.pages, tail.page_number + 1):
-            header = PageHeader(
-                number,
-                store.meta.queue_id,
-                tail.sequence + page.first,
-                last,
-                store.clock(),
-                is_continued=number < chained_to,
+    for number, page in enumerate(staged.pages, tail.page_number + 1):
+        header = PageHeader(
+            number,
+            store.meta.queue_id,
+            tail.sequence + page.first,
+            last,
+            store.clock(),
+            is_continued=number < chained_to,
+        )
+        if page.fragment is not None:
+            stamp = time if time >= 0 else page.time
+            last = place_fragment(
+                folder, store.meta, page.fragment, header, stamp, synced=staged.is_synced
             )
-            if page.fragment is not None:
-                stamp = time if time >= 0 else page.time
-                last = place_fragment(
-                    folder, store.meta, page.fragment, header, stamp, synced=staged.is_synced
-                )
-                report_progress()
-            elif page.prefix == EMPTY_PREFIX:
-                place_empty(folder, store.meta, page, header, synced=staged.is_synced)
-            else:
-                filled.append(
-                    _FilledPage(folder, store.meta, page, header, time, number <= chained_to)
-                )
-                last = filled[-1].last_timestamp
-                if len(filled) >= at_once():
-                    assign_filled()
-        assign_filled()
-    finally:
-        folder.close()
+            report_progress()
+        elif page.prefix == EMPTY_PREFIX:
+            place_empty(folder, store.meta, page, header, synced=staged.is_synced)
+        else:
+            filled.append(_FilledPage(folder, store.meta, page, header, time, number <= chained_to))
+            last = filled[-1].last_timestamp
+            if len(filled) >= at_once():
+                assign_filled()
+    assign_filled()
     end = staged.pages[-1]
     return Tail(
         tail.page_number + len(staged.pages),

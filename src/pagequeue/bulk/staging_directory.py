@@ -37,7 +37,11 @@ def staged_directory(
     Raises:
         UnsafePath: it is a link, or belongs to another user.
     """
-    folder = open_staged(path, prefix, file_mode, trust)
+    queue = Directory(path, create=True, durable=False, file_mode=file_mode, trust=trust)
+    try:
+        folder = open_staged(queue, prefix)
+    finally:
+        queue.close()
     folder.close()
     return folder.path
 
@@ -82,17 +86,17 @@ def _drop(staged: Directory, name: str) -> None:
 class StagingDirectory:
     """A new directory for staged pages, locked while it is in use: a context manager.
 
-    Entering returns its path; leaving removes it. What a writer that died leaves has no lock, and
+    Entering returns it, open; leaving removes it. What a writer that died leaves has no lock, and
     the next publisher removes it.
     """
 
     def __init__(self, store: Store) -> None:
-        folder = store.folder
-        self._staged = open_staged(folder.path, store.prefix, folder.file_mode, folder.trust)
+        self._staged = open_staged(store.folder, store.prefix)
+        self._folder: Directory | None = None
         self._lock: FileLock | None = None
         self._name = ""
 
-    def __enter__(self) -> str:
+    def __enter__(self) -> Directory:
         try:
             while self._lock is None:
                 self._name = PAGES + uuid.uuid4().hex
@@ -105,21 +109,38 @@ class StagingDirectory:
                     self._lock = lock
                 else:
                     lock.close()
+            self._folder = _inside(self._staged, self._name)
         except BaseException:
-            self._staged.close()
+            self._close()
             raise
-        return self._staged.full(self._name)
+        return self._folder
 
     def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._folder is not None:
+            self._folder.close()
         _drop(self._staged, self._name)
         if self._lock is not None:
             self._lock.close()
         self._staged.close()
 
 
-def open_staged(path: str, prefix: str, file_mode: int, trust: frozenset[str]) -> Directory:
+def open_staged(queue: Directory, prefix: str) -> Directory:
     """Open a queue's staging directory; create it if missing."""
-    staged = os.path.join(path, prefix + STAGED)
+    return _inside(queue, prefix + STAGED)
+
+
+def _inside(folder: Directory, name: str) -> Directory:
+    """Open a directory of temporary files in another one; create it if missing."""
     # Not synced: a failed sync of the queue's directory would have to stop the whole queue, and a
     # power cut may take what was not committed.
-    return Directory(staged, create=True, durable=False, file_mode=file_mode, trust=trust)
+    return Directory(
+        folder.full(name),
+        create=True,
+        durable=False,
+        file_mode=folder.file_mode,
+        trust=folder.trust,
+        within=folder,
+    )

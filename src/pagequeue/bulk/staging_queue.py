@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pagequeue.bulk.chunk import Chunk
     from pagequeue.page.page import WritablePage
+    from pagequeue.system.directory import Directory
 
 BATCH_BYTES: Final = 1 << 20
 """So much is sent at once: what is copied is in the processor's cache when it is checked."""
@@ -71,9 +72,9 @@ class _Part(NamedTuple):
 class _StagingQueue:
     """A temporary queue; only one thread at a time uses it."""
 
-    def __init__(self, store: Store, path: str, prefix: str) -> None:
+    def __init__(self, store: Store, folder: Directory, prefix: str) -> None:
         self._store = Store(
-            path,
+            folder.path,
             prefix,
             create=True,
             read_only=False,
@@ -83,6 +84,7 @@ class _StagingQueue:
             file_mode=store.folder.file_mode,
             trust=store.folder.trust,
             staged_for=store.meta.queue_id,
+            within=folder,
         )
         self._taken = fmt.FIRST_PAGE - 1
         try:
@@ -151,12 +153,12 @@ class StagingQueues:
 
     Args:
         store: of the queue that the messages will belong to.
-        path: of the directory for their files.
+        folder: the directory for their files.
     """
 
-    def __init__(self, store: Store, path: str) -> None:
+    def __init__(self, store: Store, folder: Directory) -> None:
         self._owner = store
-        self._path = path
+        self._folder = folder
         self._queues: list[_StagingQueue] = []
         self._open: _StagingQueue | None = None
 
@@ -204,7 +206,9 @@ class StagingQueues:
         """Return queues, the one with an open page first."""
         while len(self._queues) < count:
             number = len(self._queues)
-            self._queues.append(_StagingQueue(self._owner, self._path, f"{FILLED_PREFIX}{number}"))
+            self._queues.append(
+                _StagingQueue(self._owner, self._folder, f"{FILLED_PREFIX}{number}")
+            )
         if self._open is None:
             return self._queues[:count]
         others = [queue for queue in self._queues if queue is not self._open]

@@ -190,6 +190,7 @@ class DeadLetters:
             clock=source.clock,
             file_mode=source.folder.file_mode,
             trust=source.folder.trust,
+            within=source.folder,
         )
 
     def send(

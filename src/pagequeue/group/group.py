@@ -503,6 +503,9 @@ class Group(_core.Claims, Closing):
             return self._release_dead_owners()
         if event == _core.EVENT_DAMAGED:
             return self._damaged()
+        if event == _core.EVENT_PLACE:
+            self._check_place()
+            return False
         raise refusal(self._store.folder.path, self._group_file, event, value)
 
     def _move(self) -> bool:
@@ -726,16 +729,16 @@ class Group(_core.Claims, Closing):
 
     def _release_dead_owners(self) -> bool:
         """Release the claims of dead handles; True if any were released."""
-        self._check_file()
         released = 0
         for owner in self._owners() if LivenessLock.KNOWN else ():
             if owner != self._owner and not self._owner_lock.is_held(owner):
                 released += self._release(owner)
         return released > 0
 
-    def _check_file(self) -> None:
-        """Raise if the file was removed or replaced: other processes can use another one."""
+    def _check_place(self) -> None:
+        """Raise if the queue's directory, or the group's file, is not what its name leads to."""
         folder = self._store.folder
+        folder.check()
         name = fmt.cursor_name(self._store.prefix, self.name)
         if folder.identity(name) != self._owner_lock.identity():
             self._leave()

@@ -78,6 +78,20 @@ class SnapshotInfo:
     path: str
 
 
+class SnapshotQueue(Queue[Any]):
+    """The queue of one snapshot, opened in the open directory that has them.
+
+    Args:
+        folder: that directory.
+        name: of the snapshot's directory.
+        options: as for `Queue`.
+    """
+
+    def __init__(self, folder: Directory, name: str, **options: Any) -> None:  # noqa: ANN401 - as they are
+        self._within = folder
+        super().__init__(folder.full(name), **options)
+
+
 class Snapshots:
     """The snapshots of one journal.
 
@@ -102,6 +116,7 @@ class Snapshots:
                 read_only=store.read_only,
                 file_mode=store.folder.file_mode,
                 trust=store.folder.trust,
+                within=store.folder,
             )
 
     def close(self) -> None:
@@ -177,15 +192,18 @@ class Snapshots:
     @contextlib.contextmanager
     def _reading(self, sequence: int) -> Iterator[tuple[Queue, dict[str, Any]]]:
         """Open a snapshot and check its head."""
-        path = self.full(sequence)
+        name = self._name(sequence)
+        assert self.folder is not None
+        folder, trust = self.folder, self._trust
         try:
-            if not self._store.read_only and not _is_recovered(path, self._store.folder.trust):
+            if not self._store.read_only and not _is_recovered(folder, name):
                 # After a power cut, and in a copy: recover it, as every queue.
-                Queue(path, create=False, trust=self._trust).close()
-            with Queue(path, create=False, read_only=True, trust=self._trust) as queue:
+                SnapshotQueue(folder, name, create=False, trust=trust).close()
+            with SnapshotQueue(folder, name, create=False, read_only=True, trust=trust) as queue:
                 yield queue, self._head(queue, sequence)
         except (errors.DamageError, errors.AccessError) as error:
-            if not os.path.lexists(path):
+            self._store.folder.check()
+            if isinstance(error, errors.QueueReplaced) or not folder.exists(name):
                 raise SnapshotGone from error
             if isinstance(error, errors.AccessError):
                 raise self._corrupt(sequence, error.problem) from error
@@ -294,14 +312,16 @@ class Snapshots:
             "last": last_entry(store, sequence),
         }
         try:
-            written = self._write(os.path.join(self.path, name), head, machine.dump(state))
+            written = self._write(folder, name, head, machine.dump(state))
             self._commit(folder, name, sequence)
         except BaseException:
             self._remove(name)
             raise
         return written
 
-    def _write(self, path: str, head: dict[str, Any], chunks: Iterable[bytes]) -> int:
+    def _write(
+        self, folder: Directory, name: str, head: dict[str, Any], chunks: Iterable[bytes]
+    ) -> int:
         store = self._store
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         pieces = _pieces(chunks)
@@ -315,8 +335,9 @@ class Snapshots:
         page_bytes = min(-(-needed // fmt.PAGE_BYTES_STEP) * fmt.PAGE_BYTES_STEP, PAGE_BYTES_MAX)
         total = 0
         with (
-            Queue(
-                path,
+            SnapshotQueue(
+                folder,
+                name,
                 page_bytes=page_bytes,
                 file_mode=store.folder.file_mode,
                 trust=self._trust,
@@ -366,11 +387,12 @@ class Snapshots:
 
     def _erase(self, name: str) -> None:
         """Remove what has a temporary name: a directory, or whatever was put in its place."""
-        path = os.path.join(self.path, name)
-        try:
-            os.unlink(path)  # first: rmtree would open a FIFO, and wait for its writer
-        except OSError:
-            shutil.rmtree(path, ignore_errors=True)
+        assert self.folder is not None
+        with self.folder.descriptor as fd:
+            try:
+                os.unlink(name, dir_fd=fd)  # first: rmtree would open a FIFO, and wait
+            except OSError:
+                shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
 
     def sweep(self) -> None:
         """Remove what interrupted compactions left; only the one compactor calls this."""
@@ -392,9 +414,11 @@ def last_entry(store: Store, sequence: int) -> list[int] | None:
     return [message.timestamp, _core.crc32c(message.payload)]
 
 
-def _is_recovered(path: str, trust: frozenset[str]) -> bool:
+def _is_recovered(journal: Directory, name: str) -> bool:
     """Whether a snapshot can be read as it is: it was written in this boot, in this very place."""
-    folder = Directory(path, create=False, read_only=True, trust=trust)
+    folder = Directory(
+        journal.full(name), create=False, read_only=True, trust=journal.trust, within=journal
+    )
     try:
         meta = read_all_meta(folder, "queue")
         write = WriteMeta(folder, "queue", meta.queue_id, writable=False)

@@ -122,6 +122,7 @@ class RoomMaker:
             assert check is not None
             check()
             store.folder.descriptor.check()
+            store.folder.check()
             if store.tail.page_number >= number:
                 return  # another process created it
             bell = self._announce(store, limit)

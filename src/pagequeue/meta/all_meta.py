@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,9 +13,8 @@ from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.meta.meta_file import REPAIR, bad_checksum, check_identity, field_of, read_meta_file
 from pagequeue.schema.schema import Schema
-
-if TYPE_CHECKING:
-    from pagequeue.system.directory import Directory
+from pagequeue.system.directory import Directory
+from pagequeue.system.trust import ALL
 
 RING: Final = "ring"
 """The option of a ring, in allMeta."""
@@ -133,6 +133,45 @@ def read_all_meta(folder: Directory, prefix: str) -> AllMeta:
     """Return the decoded allMeta of a queue."""
     name = fmt.all_meta_name(prefix)
     return AllMeta.decode(read_meta_file(folder, name, fmt.ALL_META_MAX_BYTES), folder.full(name))
+
+
+def queue_id_at(path: str, prefix: str) -> str | None:
+    """Return the id of the queue that a directory has, in hexadecimal; None: it has none to read.
+
+    Only to name it in an error: nothing else is believed of the directory.
+    """
+    try:
+        folder = Directory(os.path.realpath(path), create=False, read_only=True, trust=ALL)
+    except errors.PageQueueError:
+        return None
+    try:
+        return read_all_meta(folder, prefix).queue_id.hex()
+    except errors.PageQueueError:
+        return None
+    finally:
+        folder.close()
+
+
+def another_queue(
+    path: str, kept: str, queue_id: str, found_id: str | None, remedy: str
+) -> errors.QueueReplaced:
+    """Return the error for a path that leads to another queue than the one of a place.
+
+    Args:
+        path: that leads there.
+        kept: what has the place: the subject of the message.
+        queue_id: of the queue that the place is of, in hexadecimal.
+        found_id: of the queue that is there; None: there is none.
+        remedy: what the caller can do.
+    """
+    there = "no queue" if found_id is None else f"queue {found_id}"
+    return errors.QueueReplaced(
+        f"{kept} is of queue {queue_id}, and this path leads to {there} now",
+        path=path,
+        queue_id=queue_id,
+        found_id=found_id,
+        remedy=remedy,
+    )
 
 
 def write_all_meta(folder: Directory, prefix: str, meta: AllMeta) -> None:

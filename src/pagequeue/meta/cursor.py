@@ -19,6 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.meta.meta_file import check_shared, field_of, make_shared, map_shared, sync_state
 from pagequeue.system.file_lock import FileLock
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.replaced_file import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,12 +243,13 @@ class Cursor:
 
         Raises:
             SyncFailed: the sync failed, now or before; a later success would prove nothing.
-            CorruptMeta: the file was removed, replaced or truncated while it was open.
+            LockReplaced: the file was removed or replaced while it was open.
+            CorruptMeta: it was truncated.
         """
         try:
             if not self.sync_failed:
                 self._lock.sync()
-                self._check_file()
+                self.check_file()
                 return
             words = "a sync of it failed before"
         except OSError as error:
@@ -265,11 +267,21 @@ class Cursor:
             end_sequence=sequence,
         )
 
-    def _check_file(self) -> None:
-        """Raise if the synced file is not the one that the next opener will find."""
+    def check_file(self) -> None:
+        """Raise if this file is not the one that the next opener will find.
+
+        Raises:
+            LockReplaced: it was removed or replaced while it was open.
+            CorruptMeta: it was truncated.
+        """
         status = self._status()
-        if status is None or (status.st_dev, status.st_ino) != self._lock.identity():
-            raise _corrupt(self.meta.path, 0, "removed or replaced while it was open")
+        if status is None or identity_of(status) != self._lock.identity():
+            raise errors.LockReplaced(
+                "the consumer's file was replaced or removed while it was open, so its place is "
+                "not the one that the next process will find",
+                path=self.meta.path,
+                remedy="close the consumer, then open it again",
+            )
         if status.st_size < fmt.CURSOR_META_BYTES:
             raise _corrupt(self.meta.path, status.st_size, "truncated while it was open")
 

@@ -158,7 +158,7 @@ class GroupTable:
             )
         if not fmt.GROUP_TABLE_AT <= size_bytes <= fmt.PAGE_BYTES_MAX:
             raise self.corrupt(0, f"{size_bytes} bytes, which no group has")
-        self.region, self.inode = map_shared(
+        self.region, (_, self.inode) = map_shared(
             folder,
             self._file_name,
             size_bytes=size_bytes,
@@ -171,7 +171,7 @@ class GroupTable:
         needed = fmt.group_bytes(self.capacity)
         if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # appended bytes are ignored
             size_bytes = needed
-            self.region, self.inode = map_shared(
+            self.region, (_, self.inode) = map_shared(
                 folder,
                 self._file_name,
                 size_bytes=size_bytes,

@@ -16,11 +16,13 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.replaced_file import identity_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.system.directory import Directory
+    from pagequeue.system.replaced_file import Identity
 
 WRITTEN_AGAIN_BYTES: Final = 8
 """The magic."""
@@ -145,8 +147,8 @@ def read_meta_file(folder: Directory, name: str, limit_bytes: int) -> bytes:
 
 def map_shared(
     folder: Directory, name: str, *, size_bytes: int, writable: bool, doing: str
-) -> tuple[_core.Region, int]:
-    """Map a meta file; return the map and the file's inode number."""
+) -> tuple[_core.Region, Identity]:
+    """Map a meta file; return the map, and which file it is of."""
     with folder.opened(name, writable=writable) as fd:
         try:
             found = os.fstat(fd)
@@ -162,7 +164,7 @@ def map_shared(
         except OSError as error:
             raise_typed(error, folder.full(name), doing)
     region.on_lost = partial(lost_meta, folder.full(name))
-    return region, found.st_ino
+    return region, identity_of(found)
 
 
 def check_shared(

@@ -11,16 +11,29 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.meta_file import MappedMeta, check_shared, field_of, make_shared, map_shared
+from pagequeue.meta.meta_file import (
+    MappedMeta,
+    check_shared,
+    field_of,
+    make_shared,
+    map_shared,
+    read_meta_file,
+)
 from pagequeue.system.namespaces import NAMESPACE_BYTES, UNKNOWN_NAMESPACE, pid_namespace
 from pagequeue.system.os_errors import refuse_without_resource
 
 if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
+    from pagequeue.system.replaced_file import Identity
 
 BOOT_BYTES: Final = 16
+COUNT_MASK: Final = (1 << 32) - 1
+"""The number of frames in a tail word."""
+READS: Final = 3
 BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 
@@ -58,7 +71,11 @@ RENEWING: Final = 1 << 16
 
 
 class WriteMeta(MappedMeta):
-    """The shared state of writers, mapped."""
+    """The shared state of writers, mapped.
+
+    Attributes:
+        identity: of the file that is mapped.
+    """
 
     DURABLE_SEQUENCE: Final = _word("durable_sequence")
     DURABLE_PAGE: Final = _word("durable_page")
@@ -71,10 +88,12 @@ class WriteMeta(MappedMeta):
     LOCK_KEY_BYTES: Final = _word("lock_abi") - _word("lock_boot")
     LOCK_NAMESPACE: Final = _word("lock_namespace")
 
+    identity: Identity
+
     def __init__(self, folder: Directory, prefix: str, queue_id: bytes, *, writable: bool) -> None:
         name = fmt.write_meta_name(prefix)
         self.path: str = folder.full(name)
-        region, inode = map_shared(
+        region, self.identity = map_shared(
             folder,
             name,
             size_bytes=fmt.WRITE_META_FILE_BYTES,
@@ -83,7 +102,7 @@ class WriteMeta(MappedMeta):
         )
         self.region: _core.Region = region
         check_shared(self.region, fmt.WRITE_META, fmt.WRITE_MAGIC, queue_id, self.path)
-        self._key = lock_key_of(folder, inode)
+        self._key = lock_key_of(folder, self.identity[1])
 
     @staticmethod
     def make(
@@ -119,6 +138,22 @@ class WriteMeta(MappedMeta):
             self.region,
             (tail.page_number, tail.position, tail.count, tail.first_sequence, tail.last_timestamp),
         )
+
+    def is_behind(self, folder: Directory, name: str) -> bool:
+        """Whether the file of this name has a later tail than the map, and so other bytes.
+
+        A read can come in the middle of two rolls and make a tail of both; hardly several times.
+        """
+        for _ in range(READS):
+            words = np.frombuffer(read_meta_file(folder, name, fmt.WRITE_META.itemsize), np.uint8)
+            if len(words) < fmt.WRITE_META.itemsize:
+                return False  # truncated: who reads it notices that
+            record = words.view(fmt.WRITE_META)[0]
+            parity = "odd" if int(record["page_number"]) % 2 else "even"
+            count = int(record[f"tail_{parity}"]) & COUNT_MASK
+            if int(record[f"first_{parity}"]) + count <= self.tail.sequence:
+                return False
+        return True
 
     @property
     def durable_sequence(self) -> int:

@@ -241,6 +241,7 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
         """
         with self._refusing():
             objects = self._open()
+            objects.check()
             return objects.waiting + objects.returned
 
     def empty(self) -> bool:
@@ -269,6 +270,7 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
         """
         with self._refusing():
             objects = self._open()
+            objects.check()
             return 0 < objects.maxsize <= objects.waiting
 
     def join_thread(self) -> None:
@@ -438,6 +440,7 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
             # In this order: `done` only grows, and never exceeds `tail`.
             while objects.done < objects.tail:
                 backoff_sleep(began, None, JOIN_SLEEP_SECONDS_MAX)
+                objects.check()
                 if time.monotonic() - checked > OWNERS_SECONDS:
                     objects.redeliver_abandoned()
                     checked = time.monotonic()

@@ -62,7 +62,7 @@ class Handle:
     """The open queue of one process, separate from `Base` so that its finalizer can close it."""
 
     def __init__(self, settings: Settings, temp_directory: SharedTempDirectory | None) -> None:
-        self.settings = settings
+        self.settings: Settings = settings
         self.temp_directory = temp_directory
         self.objects: ObjectQueue | None = None
         self.was_used: bool = False
@@ -96,6 +96,7 @@ class Handle:
             objects = ObjectQueue(self.settings)
             if self.objects is None:
                 self.objects = objects
+                self.settings = self.settings._replace(queue_id=objects.queue_id)
                 self.was_used = True
             else:  # a signal handler opened it meanwhile
                 objects.close()
@@ -143,7 +144,8 @@ class Base(Generic[T]):
         if directory is None:
             temp_directory = SharedTempDirectory()
             path = temp_directory.path
-        settings = Settings(path, prefix, page_bytes, sync, max(0, maxsize), claims_max)
+        private = None if temp_directory is None else temp_directory.identity
+        settings = Settings(path, prefix, page_bytes, sync, max(0, maxsize), claims_max, private)
         self._begin(settings, temp_directory)
 
     def _begin(self, settings: Settings, temp_directory: SharedTempDirectory | None) -> None:
@@ -328,6 +330,7 @@ class Base(Generic[T]):
         """
         with self._refusing():
             objects = self._open()
+            objects.check()
             return objects.waiting == 0 and objects.returned == 0
 
     def close(self) -> None:

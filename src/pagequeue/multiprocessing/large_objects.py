@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pagequeue._core import Descriptor
+    from pagequeue.system.directory import Directory
 
 NAME: Final = struct.Struct("<B16sIQ")
 """The message: 0, token, CRC-32C and length of the file. A pickle never begins with 0."""
@@ -34,7 +35,8 @@ class LargeObjects:
     """The directory of large objects, open in one process.
 
     Args:
-        path: of the directory; created if necessary.
+        folder: the queue's directory, which has this one.
+        name: of this one; created if necessary.
         synced: whether a file is on stable storage before its message is sent.
         named: returns the messages that name files; called if there are files and no other process
             has the directory open.
@@ -43,14 +45,17 @@ class LargeObjects:
         AccessDenied, UnsafePath, DiskFull: the system refuses the directory.
     """
 
-    def __init__(self, path: str, *, synced: bool, named: Callable[[], Iterable[bytes]]) -> None:
-        self.path = path
+    def __init__(
+        self, folder: Directory, name: str, *, synced: bool, named: Callable[[], Iterable[bytes]]
+    ) -> None:
+        self.path: str = folder.full(name)
         self._synced = synced
-        with contextlib.suppress(FileExistsError), self._typed("making the directory"):
-            os.mkdir(path, DIRECTORY_MODE)
-        with self._typed("opening the directory"):
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-            self._descriptor = opened(path, flags)
+        with folder.descriptor as queue:
+            with contextlib.suppress(FileExistsError), self._typed("making the directory"):
+                os.mkdir(name, DIRECTORY_MODE, dir_fd=queue)
+            with self._typed("opening the directory"):
+                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+                self._descriptor = opened(self.path, flags, name=name, dir_fd=queue)
         try:
             with self._descriptor as fd, self._typed("locking the directory"):
                 if _try_lock(fd):

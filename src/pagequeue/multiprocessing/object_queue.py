@@ -6,11 +6,12 @@ once the group has acknowledged all its messages.
 
 from __future__ import annotations
 
-import os
+import contextlib
+import time
 from datetime import timedelta
 from functools import partial
 from queue import Full
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -20,11 +21,13 @@ from pagequeue.maintenance.retention import Retention
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.meta.meta_file import field_of, lost_meta
 from pagequeue.multiprocessing.large_objects import KIND, NAME, LargeObjects
-from pagequeue.queue.queue import Queue, internals
+from pagequeue.queue.queue import Queue, internals, opened_again
 from pagequeue.send.producer import Producer
+from pagequeue.system.directory import Directory
+from pagequeue.system.replaced_file import CHECK_SECONDS, Identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pagequeue.group.group import Group
     from pagequeue.store.flush import Sync
@@ -33,6 +36,8 @@ GROUP: Final = "items"
 FOR_EVER: Final = 9e8
 """Lease in seconds: an object is redelivered when its process ends, never because of time."""
 KEEP_UNDONE: Final = Retention(max_age=timedelta(microseconds=1))
+KEPT: Final = "the queue that was handed over"
+REMEDY: Final = "make the queue again, and hand it to all processes again"
 USED: Final = field_of(fmt.GROUP_META, "used")
 
 
@@ -45,6 +50,8 @@ class Settings(NamedTuple):
     sync: Sync
     maxsize: int  # 0 = none
     unfinished_max: int
+    private: Identity | None = None  # the directory, which only its maker makes
+    queue_id: bytes | None = None  # of the queue, once a process has opened it
 
 
 class ObjectProducer(Producer):
@@ -72,12 +79,14 @@ class ObjectQueue:
     def __init__(self, settings: Settings) -> None:
         queue = _open(settings)
         self.queue: Queue = queue
+        self._checked_at = 0.0
         try:
             # Before anything is sent: retention keeps what a group has not acknowledged.
             self.group: Group = _group(queue, settings.unfinished_max)
             self._words = self.group._group_file.region  # noqa: SLF001 - one package
             self.large: LargeObjects = LargeObjects(
-                os.path.join(queue.directory, f"{settings.prefix}-large"),
+                internals(queue).store.folder,
+                f"{settings.prefix}-large",
                 synced=settings.sync != "none",
                 named=self._names,
             )
@@ -100,6 +109,11 @@ class ObjectQueue:
             for payload in batch.payloads:
                 if len(payload) == NAME.size and payload[0] == KIND:
                     yield payload
+
+    @property
+    def queue_id(self) -> bytes:
+        """The id of the queue."""
+        return internals(self.queue).store.meta.queue_id
 
     @property
     def done(self) -> int:
@@ -133,9 +147,18 @@ class ObjectQueue:
         self.group._release_dead_owners()  # noqa: SLF001 - one package
 
     def check(self) -> None:
-        """Raise if the group's file was truncated, which makes its fields meaningless."""
+        """Raise if the fields of the group are meaningless, or those of a queue that is gone.
+
+        Raises:
+            CorruptMeta: the group's file was truncated.
+            QueueReplaced: the queue, or that file, was moved, removed or replaced.
+        """
         if self._words.broken:
             raise lost_meta(self.queue.directory, self._words.lost_at)
+        now = time.monotonic()
+        if now - self._checked_at > CHECK_SECONDS:
+            self._checked_at = now
+            self.group._check_place()  # noqa: SLF001 - one package
 
     def forget(self) -> None:
         """In a forked child, close the descriptor that would keep the parent's lock."""
@@ -148,15 +171,53 @@ class ObjectQueue:
         self.queue.close()
 
 
+class _PrivateQueue(Queue):
+    """A queue in an open directory."""
+
+    def __init__(self, folder: Directory, **options: Any) -> None:  # noqa: ANN401 - as they are
+        self._within = folder
+        super().__init__(folder.path, **options)
+
+
 def _open(settings: Settings) -> Queue:
-    """Open the queue; a new one gets the page size of `settings`."""
-    opened = partial(
-        Queue, settings.directory, prefix=settings.prefix, retention=KEEP_UNDONE, sync=settings.sync
+    """Open the queue; a new one gets the page size of `settings`.
+
+    Raises:
+        QueueReplaced: it was removed, or created again, since another process opened it.
+    """
+    options: dict[str, Any] = {
+        "prefix": settings.prefix,
+        "retention": KEEP_UNDONE,
+        "sync": settings.sync,
+    }
+    opened: Callable[..., Queue] = partial(Queue, settings.directory, **options)
+    with contextlib.ExitStack() as held:
+        if settings.private is not None:
+            folder = _private_directory(settings.directory, settings.private)
+            held.callback(folder.close)
+            opened = partial(_PrivateQueue, folder, **options)
+        if settings.queue_id is not None:
+            return opened_again(opened, settings.queue_id, KEPT, REMEDY)
+        try:
+            return opened(create=False)
+        except errors.QueueNotFound:
+            return opened(page_bytes=settings.page_bytes)
+
+
+def _private_directory(path: str, made: Identity) -> Directory:
+    """Open a private directory, which must be the one that was made."""
+    with contextlib.suppress(errors.QueueNotFound):
+        folder = Directory(path, create=False)
+        if folder.own_identity == made:
+            return folder
+        folder.close()
+    raise errors.QueueReplaced(
+        "the private directory of this queue is gone: the last process that had it removed it, or "
+        "a program that cleans temporary directories",
+        path=path,
+        remedy="keep the queue open where it was made for as long as others use it, or give it a "
+        "directory",
     )
-    try:
-        return opened(create=False)
-    except errors.QueueNotFound:
-        return opened(page_bytes=settings.page_bytes)
 
 
 def _group(queue: Queue, unfinished_max: int) -> Group:

@@ -8,6 +8,7 @@ is killed, the directory remains.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -16,6 +17,7 @@ from multiprocessing import reduction, util
 from typing import Any, Final
 
 from pagequeue.system.descriptors import above_standard
+from pagequeue.system.replaced_file import Identity, identity_of
 
 MEMORY: Final = "/dev/shm"  # noqa: S108 - mkdtemp creates a directory in it
 MEMORY_FREE_BYTES: Final = 1 << 30
@@ -45,20 +47,23 @@ class SharedTempDirectory:
 
     Attributes:
         path: of the directory.
+        identity: of the directory that was made: the one of that path can be another one later.
     """
 
     def __init__(self) -> None:
         remove_released()
         self.path: str = tempfile.mkdtemp(prefix=PREFIX, dir=_parent())
+        self.identity: Identity = identity_of(os.stat(self.path, follow_symlinks=False))
         self._reader, writer = map(above_standard, os.pipe())
         self._writers = [writer]
 
-    def __getstate__(self) -> tuple[str, object, object]:
-        return self.path, reduction.DupFd(self._reader), reduction.DupFd(self._writers[0])
+    def __getstate__(self) -> tuple[str, Identity, object, object]:
+        reader, writer = reduction.DupFd(self._reader), reduction.DupFd(self._writers[0])
+        return self.path, self.identity, reader, writer
 
-    def __setstate__(self, state: tuple[str, Any, Any]) -> None:
-        self.path = state[0]
-        self._reader, writer = (end.detach() for end in state[1:])
+    def __setstate__(self, state: tuple[str, Identity, Any, Any]) -> None:
+        self.path, self.identity = state[:2]
+        self._reader, writer = (end.detach() for end in state[2:])
         self._writers = [writer]
         for end in (self._reader, writer):
             os.set_inheritable(end, False)
@@ -80,7 +85,9 @@ class SharedTempDirectory:
         if not poll.poll(0):
             return False
         os.close(self._reader)
-        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            if identity_of(os.stat(self.path, follow_symlinks=False)) == self.identity:
+                shutil.rmtree(self.path, ignore_errors=True)
         return True
 
 

@@ -107,10 +107,18 @@ class OpenQueue:
         Raises:
             ClosedError: the queue was closed.
             ForkedError: it belongs to the parent process.
+            QueueReplaced: its path leads elsewhere, which may be noticed half a second late.
+            LockReplaced: it was opened with `read_only=True`, and its write meta was replaced.
         """
         if self.is_closed:
             raise self._closed_error(self.store)
         self.store.check_process("queue")
+        try:
+            self.store.folder.check_soon()
+        except errors.LockReplaced:
+            if self.store.read_only:
+                raise
+            # Only writing stops: what was sent until then can be read.
         return self.store
 
     def writable(self, doing: str) -> Store:
@@ -138,6 +146,7 @@ class OpenQueue:
                 those of a closed file included, so what it found is incomplete.
         """
         store = self.readable()
+        store.folder.check()  # some of what it finds goes by the path
         found = inspection(store)
         store.folder.descriptor.check()
         return found
@@ -166,6 +175,7 @@ class OpenQueue:
     def repair(self, progress: Callable[[int, int], None] | None) -> RepairReport:
         """Close all handles and the store, repair the files, and open the store again."""
         store = self.writable("repair")
+        store.folder.check()  # repair goes by the path
         try:
             self._close_handles()
             store.close()

@@ -21,6 +21,7 @@ from pagequeue.maintenance.pages import PageInfo, pages
 from pagequeue.maintenance.retention import Retention
 from pagequeue.maintenance.ship import ShipReport, ship
 from pagequeue.maintenance.stats import Stats, stats
+from pagequeue.meta.all_meta import another_queue
 from pagequeue.page import zstd
 from pagequeue.queue import flows, reading
 from pagequeue.queue.lifecycle import OpenOptions, OpenQueue, options_of_no_ring
@@ -33,7 +34,7 @@ from pagequeue.send.producer import Producer, Sent
 from pagequeue.store import options
 from pagequeue.store.flush import Sync, sync_policy
 from pagequeue.store.store import Store
-from pagequeue.system.directory import FILE_MODE
+from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.trust import trusted
 from pagequeue.util.arguments import absolute_path, type_error
 from pagequeue.util.closing import Closing
@@ -157,6 +158,8 @@ class Queue(Closing, Generic[Sent]):
 
     _is_journal = False
     """Whether the queue is created as a journal's, and must be one; see `pagequeue.journal`."""
+    _within: Directory | None = None
+    """The open directory that has the queue's; see `Directory`."""
 
     @overload
     def __init__(
@@ -244,6 +247,7 @@ class Queue(Closing, Generic[Sent]):
             trust=trusted(trust, path),
             schema=schema,
             ring_bytes=ring,
+            within=self._within,
         )
         how = OpenOptions(
             open_store=open_store,
@@ -1088,6 +1092,7 @@ class Queue(Closing, Generic[Sent]):
             5
         """
         store, trust = self._opened.readable(), self._opened.options.trust
+        store.folder.check()  # salvage goes by the path
         return salvage_queue(
             store.folder.path, target, prefix=store.prefix, trust=trust, progress=progress
         )
@@ -1142,3 +1147,28 @@ class Queue(Closing, Generic[Sent]):
 def internals(queue: Queue) -> OpenQueue:
     """Return what a queue's methods work on, for packages above this one."""
     return queue._opened  # noqa: SLF001 - the one way in for these packages
+
+
+def opened_again(
+    open_queue: Callable[..., Queue], queue_id: bytes, kept: str, remedy: str
+) -> Queue:
+    """Open the queue that was open before, in this process or another one.
+
+    Args:
+        open_queue: opens it; called with `create=False`.
+        queue_id: of the queue.
+        kept: what refers to it: the subject of the error's message.
+        remedy: what the caller can do where it is not there any more.
+
+    Raises:
+        QueueReplaced: the path leads to another queue, or to none.
+    """
+    try:
+        queue = open_queue(create=False)
+    except errors.QueueNotFound as error:
+        raise another_queue(error.path or "", kept, queue_id.hex(), None, remedy) from error
+    found = internals(queue).store.meta.queue_id
+    if found != queue_id:
+        queue.close()
+        raise another_queue(queue.directory, kept, queue_id.hex(), found.hex(), remedy)
+    return queue

@@ -83,28 +83,35 @@ class PageReader(_core.Reader, Closing):
             raise self._lost()
         if event == _core.EVENT_LIMIT:
             return self._lift_limit()
-        path = store.folder.path
+        if event == _core.EVENT_PLACE:
+            store.folder.check()
+            return False
+        raise self._refusal(event, value)
+
+    def _refusal(self, event: int, value: int) -> errors.PageQueueError:
+        """Return the error for an event that cannot be resolved."""
+        path = self._store.folder.path
         if event == _core.EVENT_TIMEOUT and self._kind == "replay":
-            raise errors.NothingReceived(
+            return errors.NothingReceived(
                 "this replay has ended", path=path, remedy="make another one"
             )
         if event == _core.EVENT_TIMEOUT:
-            raise errors.NothingReceived(
+            return errors.NothingReceived(
                 f"no message within {value / 1e9:g} s", path=path, remedy="call again"
             )
         if event == _core.EVENT_FORKED:
-            raise errors.ForkedError(
+            return errors.ForkedError(
                 f"this {self._kind} belongs to the parent process",
                 path=path,
                 remedy="open the queue in the child",
             )
         if event == _core.EVENT_BUSY:
-            raise errors.ConcurrentUse(
+            return errors.ConcurrentUse(
                 f"another thread is inside this {self._kind}",
                 path=path,
                 remedy="give each thread its own",
             )
-        raise errors.ClosedError(
+        return errors.ClosedError(
             f"this {self._kind} is closed", path=path, remedy="make another one"
         )
 

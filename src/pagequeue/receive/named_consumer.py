@@ -8,7 +8,7 @@ kill are received again: at least once.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -16,6 +16,7 @@ from pagequeue.meta.cursor import Cursor, CursorMeta
 from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.receive.consumer import Consumer
 from pagequeue.store.options import check_consumer_name
+from pagequeue.system.replaced_file import CHECK_SECONDS
 from pagequeue.util.arguments import shown, whole
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("pagequeue")
 NEXT, LAST_ACK = CursorMeta.NEXT, CursorMeta.LAST_ACK
 """Copied here, because acknowledging is a hot path."""
+CHECK_NS: Final = int(CHECK_SECONDS * 1e9)
 
 
 class NamedConsumer(Consumer):
@@ -41,10 +43,11 @@ class NamedConsumer(Consumer):
         ...     consumer.ack(message)
     """
 
-    __slots__ = ("_cursor", "name")
+    __slots__ = ("_checked_at", "_cursor", "name")
 
     name: str
     _cursor: Cursor
+    _checked_at: int
 
     def __new__(
         cls, store: Store, name: str, *, durable_only: bool = False, on_expired: OnExpired = "raise"
@@ -52,6 +55,7 @@ class NamedConsumer(Consumer):
         """Make a consumer without a place; `open_consumer` sets one."""
         self = super().__new__(cls, store, durable_only=durable_only, on_expired=on_expired)
         self.name = name
+        self._checked_at = 0
         return self
 
     def __init__(self, store: Store, name: str, **options: object) -> None:
@@ -113,6 +117,7 @@ class NamedConsumer(Consumer):
 
         Raises:
             InvalidOption: the message was not received yet, or not since the last `seek`.
+            QueueReplaced: the queue, or this consumer's file, is not where the name leads.
             SyncFailed: with `durable`: acknowledged, but a power cut can undo that.
             InvalidType: the argument is neither a message nor a sequence.
             ConcurrentUse, ClosedError, ForkedError: the handle cannot be used.
@@ -135,12 +140,32 @@ class NamedConsumer(Consumer):
                     remedy=f"acknowledge received messages, up to message {received - 1}",
                 )
             wanted = max(wanted, region.load(NEXT))
+        now = store.clock()
+        if not 0 <= now - self._checked_at < CHECK_NS:
+            self._checked_at = now
+            self._check_place()
         # Dies between: the place is right, the time is that of the previous acknowledgement.
         region.store(NEXT, wanted)
-        region.store(LAST_ACK, store.clock())
+        region.store(LAST_ACK, now)
         _core.made_room(store.write_meta.region, wanted)
         if durable:
             self._cursor.sync()
+
+    def _on_event(self, event: int, value: int) -> bool:
+        if event == _core.EVENT_PLACE:
+            self._check_place()
+            return False
+        return super()._on_event(event, value)
+
+    def _check_place(self) -> None:
+        """Raise if the queue's directory, or the cursor, is not what its name leads to."""
+        self._store.folder.check()
+        if hasattr(self, "_cursor"):
+            try:
+                self._cursor.check_file()
+            except errors.PageQueueError:
+                self._leave()
+                raise
 
     def _begin_flow(self) -> int:
         """Record durably that a flow of this name needs the last message.

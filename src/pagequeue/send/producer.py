@@ -584,7 +584,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         """Return the error for a closed producer.
 
         Raises:
-            LockReplaced: it was closed because the lock file was replaced.
+            QueueReplaced: it was closed because a name leads elsewhere.
         """
         if self._store.folder.is_replaced:
             self._store.folder.check()
@@ -601,6 +601,8 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         elif event == _core.EVENT_AHEAD:
             with contextlib.suppress(errors.ClosedError):  # the message is sent
                 self._on_ahead(value)
+        elif event == _core.EVENT_PLACE:
+            self._store.folder.check()
         elif event == _core.EVENT_MOVED:
             self._move()
         elif event == _core.EVENT_FULL:  # the value is how long this call may still be blocked

@@ -12,11 +12,12 @@ from __future__ import annotations
 import logging
 import random
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_meta import AllMeta, read_all_meta
+from pagequeue.meta.all_meta import AllMeta, queue_id_at, read_all_meta
 from pagequeue.meta.manifest import manifest_name, read_manifest
 from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta, check_boot_id
@@ -59,6 +60,7 @@ class Asked(TypedDict):
     schema: NotRequired[RequestedSchema]
     staged_for: NotRequired[bytes | None]
     ring_bytes: NotRequired[int | None]
+    within: NotRequired[Directory | None]
 
 
 class Opening:
@@ -79,6 +81,7 @@ class Opening:
             id, and nothing in it is synced; None: it is an ordinary one.
         ring_bytes: a new queue is a ring of this size; an existing one must have the same; None
             accepts any, and a queue that is no ring.
+        within: as for `Directory`.
 
     Attributes:
         folder: the directory.
@@ -105,6 +108,7 @@ class Opening:
         schema: RequestedSchema = ANY_SCHEMA,
         staged_for: bytes | None = None,
         ring_bytes: int | None = None,
+        within: Directory | None = None,
     ) -> None:
         self._prefix = prefix
         self._clock = clock
@@ -122,11 +126,13 @@ class Opening:
             read_only=read_only,
             file_mode=file_mode,
             trust=trust,
+            within=within,
         )
         try:
             self.meta: AllMeta = (
                 self._open_to_read() if read_only else self._open_to_write(create=create)
             )
+            self.folder.name_queue(self.meta.queue_id, partial(queue_id_at, prefix=prefix))
             self.schema: Schema = self._check_asked(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
             if not read_only:
@@ -136,6 +142,8 @@ class Opening:
             self._check_made()
             self._check_head()
             self.prefix_tail: Tail | None = self._unrecovered_tail() if read_only else None
+            if read_only:
+                self._watch_to_read()
             self.folder.check()
         except BaseException:
             self.close()
@@ -172,6 +180,19 @@ class Opening:
                     self._refuse_pages_without(name)
                 raise self._no_queue()
         return read_all_meta(self.folder, self._prefix)
+
+    def _watch_to_read(self) -> None:
+        """Notice when the tail is not that of the write meta any more.
+
+        On overlayfs the file of a lower layer stays mapped when a writer opens it, which copies it.
+        A reader of a replica keeps what it has; the next ship replaces the file.
+        """
+        if self.folder.exists(manifest_name(self._prefix)):
+            return
+        name, meta, folder = fmt.write_meta_name(self._prefix), self.write_meta, self.folder
+        folder.watch(name, meta.identity)
+        if folder.is_overlay:
+            folder.watch_bytes(lambda: name if meta.is_behind(folder, name) else None)
 
     def _unrecovered_tail(self) -> Tail | None:
         """Return where the valid prefix ends, if a writer must recover the queue first."""

@@ -170,7 +170,9 @@ class Store:
         """Wakes the coroutines that wait for this queue."""
         with self._guard:
             if self._notifier is None:
-                self._notifier = Notifier(self.write_meta, read_only=self.read_only)
+                self._notifier = Notifier(
+                    self.write_meta, read_only=self.read_only, check_place=self.folder.check
+                )
             notifier = self._notifier
         if self.folder.descriptor.is_closed:  # perhaps before it was there to be ended
             notifier.end()
@@ -305,6 +307,7 @@ class Store:
         try:
             page = self._open_page(number)
         except errors.QueueNotFound as error:
+            self.folder.check()
             head_page = self.read_meta.head_page
             if number < head_page:
                 raise self.expired() from error

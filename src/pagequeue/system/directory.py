@@ -21,8 +21,21 @@ from pagequeue import _core, errors
 from pagequeue.system.descriptors import opened, used
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.page_lock import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
-from pagequeue.system.replaced_file import FileIdentityGuard, Identity, Stoppable
-from pagequeue.system.trust import NOTHING, ROOT, check_directory, check_file, check_removable
+from pagequeue.system.replaced_file import (
+    CHECK_SECONDS,
+    Identity,
+    IdentityGuard,
+    Stoppable,
+    identity_of,
+)
+from pagequeue.system.trust import (
+    NOTHING,
+    ROOT,
+    check_directory,
+    check_file,
+    check_removable,
+    is_overlay,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,11 +93,14 @@ class Directory:
         read_only: the caller will not write to it.
         file_mode: permission bits of new files, whatever the umask.
         trust: names of accepted circumstances; see `trust.py`.
+        within: the open directory that it is in, or that it is itself: it is made and opened there,
+            wherever the path leads by now.
 
     Attributes:
         descriptor: of the directory; an operation on it (`with folder.descriptor:`) keeps all
             files that are closed with the directory open until it ends.
         owner: uid of the directory's owner.
+        own_identity: of the directory.
         latch: called with the system's error number when a sync of the directory fails. That sync
             can have dropped the names of any file, so the next one may succeed without them.
         is_durable: whether syncs are done.
@@ -99,19 +115,23 @@ class Directory:
         read_only: bool = False,
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
+        within: Directory | None = None,
     ) -> None:
-        self._guard = FileIdentityGuard()
+        self._guard = IdentityGuard()
+        self._within = within
+        self._checked_at = 0.0
         self.path = path
         self._prefix = os.path.join(path, "")
         self.latch: Callable[[int], None] | None = None
         self.is_durable: bool = durable
         self._file_mode = file_mode
         self._trust = trust
+        if within is not None:
+            within.check()
         if create:
             self._create()
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self.descriptor: Descriptor = opened(path, flags)
+            self.descriptor: Descriptor = self._open_directory(path, os.O_RDONLY)
         except FileNotFoundError as error:
             raise errors.QueueNotFound(
                 "no queue here",
@@ -125,14 +145,30 @@ class Directory:
                 status = status_of(fd, path)
                 check_directory(fd, status, path, trust=trust, read_only=read_only)
             self.owner: int = status.st_uid
+            self.own_identity: Identity = identity_of(status)
+            self._guard.watch_directory(path, self.own_identity)
         except BaseException:
             self.close()
             raise
 
+    @contextlib.contextmanager
+    def _named(self, path: str) -> Iterator[tuple[str, int | None]]:
+        """Yield a name of a directory, and the descriptor that it is relative to."""
+        if self._within is None:
+            yield path, None
+        else:
+            with self._within.descriptor as within:
+                yield path.removeprefix(self._within.path).lstrip("/") or ".", within
+
+    def _open_directory(self, path: str, access: int) -> Descriptor:
+        flags = access | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with self._named(path) as (name, within):
+            return opened(path, flags, name=name, dir_fd=within)
+
     def _create(self) -> None:
         """Make the directory and its missing parents, each durable before the next one."""
         missing = [self.path]
-        while not os.path.lexists(parent := os.path.dirname(missing[-1])):
+        while self._within is None and not os.path.lexists(parent := os.path.dirname(missing[-1])):
             missing.append(parent)
         try:
             for path in reversed(missing):
@@ -148,25 +184,32 @@ class Directory:
 
     def _make_directory(self, path: str) -> None:
         mode = directory_mode(self._file_mode)
-        try:
-            os.mkdir(path, mode)
-        except FileExistsError:
-            return
+        with self._named(path) as (name, within):
+            try:
+                os.mkdir(name, mode, dir_fd=within)
+            except FileExistsError:
+                return
         # O_PATH needs no read permission, which the umask may have removed even for the owner; by
         # descriptor, because the name could refer to another directory by now.
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with used(opened(path, flags)) as fd:
+        with used(self._open_directory(path, os.O_PATH)) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)
         if not self.is_durable:
             return
         try:
-            sync_directory(os.path.dirname(path))
+            self._sync_parent(path)
         except OSError:
             # The next sync of the parent can succeed without this name: the next call makes it.
-            with contextlib.suppress(OSError):
-                os.rmdir(path)
+            with contextlib.suppress(OSError), self._named(path) as (name, within):
+                os.rmdir(name, dir_fd=within)
             raise
+
+    def _sync_parent(self, path: str) -> None:
+        if self._within is None or path == self._within.path:
+            sync_directory(os.path.dirname(path))
+        else:
+            with self._within.descriptor as within:
+                os.fsync(within)
 
     def sync_name(self) -> None:
         """Put the directory's own entry on stable storage: its maker may have died before that.
@@ -177,7 +220,7 @@ class Directory:
         if not self.is_durable:
             return
         try:
-            sync_directory(os.path.dirname(self.path))
+            self._sync_parent(self.path)
         except OSError as error:
             raise_typed(error, self.path, "syncing its parent directory")
 
@@ -208,31 +251,47 @@ class Directory:
         """Require from now on that this name refers to this file."""
         self._guard.watch(name, identity)
 
+    def watch_bytes(self, stale_name: Callable[[], str | None]) -> None:
+        """Require from now on that this returns None, not the name of a file with other bytes."""
+        self._guard.watch_bytes(stale_name)
+
+    def name_queue(self, queue_id: bytes, id_at: Callable[[str], str | None]) -> None:
+        """Name the queue that is here, for the errors of `check`; `id_at` finds that of a path."""
+        self._guard.name_queue(queue_id.hex(), id_at)
+
     def admit(self, writer: Stoppable) -> None:
-        """Register a writer, which `check` stops when it finds a replaced file.
+        """Register a writer, which `check` stops when it finds that a name leads elsewhere.
 
         Raises:
-            LockReplaced: a watched file was replaced.
+            QueueReplaced: one does.
         """
         self._guard.add(writer)
         self.check()
 
     @property
     def is_replaced(self) -> bool:
-        """Whether a watched file was found replaced: writing is refused from then on."""
+        """Whether a name was found to lead elsewhere: writing is refused from then on."""
         return self._guard.is_replaced
 
     def check(self) -> None:
-        """Raise if a watched file was replaced, and stop all writers.
+        """Raise if the path or a watched name leads elsewhere, and stop all writers.
 
         Raises:
-            LockReplaced: one was replaced, now or at an earlier check.
+            QueueReplaced: the path does, now or at an earlier check.
+            LockReplaced: the name of a watched file does.
         """
         self._guard.check(self)
 
+    def check_soon(self) -> None:
+        """Do the same, if it was not done for a moment; raise again at once what it found."""
+        now = time.monotonic()
+        if now - self._checked_at >= CHECK_SECONDS or self.is_replaced:
+            self._checked_at = now
+            self.check()
+
     @property
     def watched(self) -> tuple[tuple[bytes, int, int], ...]:
-        """The files that `check` looks for: name, device and inode."""
+        """The path and the names that `check` looks for: name, device and inode."""
         return self._guard.watched
 
     # --- files ------------------------------------------------------------------------------------
@@ -372,6 +431,12 @@ class Directory:
         """Make and remove a name, so that the next sync writes its absence to the disk."""
         self.open(name, writable=True, make=True).close()
         self.remove(name)
+
+    @property
+    def is_overlay(self) -> bool:
+        """Whether files of a lower layer are copied when they are first opened for writing."""
+        with self.descriptor as folder:
+            return is_overlay(folder)
 
     @property
     def space_bytes(self) -> int:

@@ -34,6 +34,7 @@ NETWORK_FILE_SYSTEM: Final = "network_file_system"
 ALL: Final = frozenset({OTHER_OWNER, WORLD_WRITABLE, NETWORK_FILE_SYSTEM})
 NOTHING: Final[frozenset[str]] = frozenset()
 ROOT: Final = 0
+OVERLAYFS: Final = 0x794C7630
 
 NETWORK_FILE_SYSTEMS: Final = {
     0x0000517B: "SMB",
@@ -129,6 +130,11 @@ def _check_file_system(fd: int, path: str) -> None:
             remedy="use a local directory, or, if only one host ever uses the queue, accept it "
             'with trust=("network_file_system",)',
         )
+
+
+def is_overlay(fd: int) -> bool:
+    """Return whether an open directory is on overlayfs."""
+    return _core.file_system_type(fd) == OVERLAYFS
 
 
 def check_file(

@@ -50,6 +50,9 @@ async def first(
 
     Returns:
         What the attempt returned; None after the timeout.
+
+    Raises:
+        QueueReplaced: the queue is not where its path leads.
     """
     found = attempt()
     if found is not None or timeout == 0:
@@ -72,6 +75,7 @@ async def first(
         found = attempt()
         if found is not None:
             return found
+        notifier.check_place()
 
 
 async def _asleep(

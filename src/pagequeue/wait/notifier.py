@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
+from pagequeue.system.replaced_file import CHECK_SECONDS
 from pagequeue.util.single_thread import SingleThread
 from pagequeue.util.wakeup import Wakeup
 
@@ -56,10 +57,20 @@ class Waiter:
 
 
 class Notifier:
-    """The waiters of one open queue, and the thread that sleeps for them."""
+    """The waiters of one open queue, and the thread that sleeps for them.
 
-    def __init__(self, meta: WriteMeta, *, read_only: bool) -> None:
+    Args:
+        meta: the queue's write meta.
+        read_only: it may not be written to.
+        check_place: raises when the queue is not where its path leads: then every waiter polls, and
+            calls it.
+    """
+
+    def __init__(
+        self, meta: WriteMeta, *, read_only: bool, check_place: Callable[[], object]
+    ) -> None:
         self._region = meta.region
+        self.check_place: Callable[[], object] = check_place
         self._announces = not read_only
         self._waiters: dict[Waiter, None] = {}
         self._guard = threading.RLock()  # a finalizer may come back in
@@ -110,7 +121,8 @@ class Notifier:
     # --- the thread -------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        wanted_at = polled_at = time.monotonic()
+        wanted_at = polled_at = placed_at = time.monotonic()
+        is_elsewhere = False
         backoff = BACKOFF_SECONDS_MIN
         while True:
             self._wanted.clear()
@@ -124,10 +136,14 @@ class Notifier:
             is_due = not self._announces or now - polled_at >= SLICE_SECONDS
             if is_due:
                 polled_at = now
+            if now - placed_at >= CHECK_SECONDS and self._waiters:
+                placed_at = now
+                is_elsewhere = self._is_elsewhere()
             woken = [
                 waiter
                 for waiter in list(self._waiters)
-                if waiter.doorbell != doorbell or (is_due and _maybe_ready(waiter))
+                if waiter.doorbell != doorbell
+                or (is_due and (is_elsewhere or _maybe_ready(waiter)))
             ]
             self._notify(woken)
             if woken or self._waiters:
@@ -136,6 +152,14 @@ class Notifier:
                 return
             backoff = BACKOFF_SECONDS_MIN if woken else min(2 * backoff, BACKOFF_SECONDS_MAX)
             self._sleep(doorbell, backoff)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether every waiter has to poll, because its poll raises what this check does."""
+        try:
+            self.check_place()
+        except errors.PageQueueError:
+            return True
+        return False
 
     def _sleep(self, doorbell: int, backoff: float) -> None:
         """Sleep until the doorbell rings, a slice at most; back off where it never rings."""

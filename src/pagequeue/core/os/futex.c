@@ -42,6 +42,14 @@ int64_t pq_clock_monotonic(void) {
     return clock_ns(CLOCK_MONOTONIC) - __atomic_load_n(&monotonic_offset, __ATOMIC_RELAXED);
 }
 
+int64_t pq_clock_coarse(void) {
+#if defined(CLOCK_MONOTONIC_COARSE)
+    return clock_ns(CLOCK_MONOTONIC_COARSE);
+#else
+    return clock_ns(CLOCK_MONOTONIC);
+#endif
+}
+
 void pq_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();

@@ -269,6 +269,7 @@ void pq_lock_forget(pq_lock *lock);
 
 int64_t pq_clock_realtime(void);
 int64_t pq_clock_monotonic(void);
+int64_t pq_clock_coarse(void); /* monotonic, some ms late, for a fifth of the price */
 void pq_clock_set_offset(int64_t ns);
 void pq_pause(void);
 void pq_yield(void);

@@ -73,6 +73,9 @@ static int attempt_on(Claim *self, pq_group_attempt *try, int64_t delay, int set
     if ((try->by.now < 0 || try->wall < 0) && PyErr_Occurred()) {
         return 0;
     }
+    if (group->clock == Py_None && !pq_group_check_place(group, try->by.now)) {
+        return 0;
+    }
     if (delay == BY_RULE) {
         delay = pq_retry_delay(&group->retry, self->sequence, self->deliveries);
     }

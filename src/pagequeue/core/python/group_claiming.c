@@ -72,9 +72,13 @@ static int pause_until(Claims *self, pq_claimant *by, int64_t deadline, int is_f
     return now < deadline;
 }
 
-/* 1 = a dead owner's claims can be claimed now, 0 = not, or it was checked lately, -1 = raised. */
+/* 1 = a dead owner's claims can be claimed now, 0 = not, or it was checked lately, -1 = raised.
+ * The names are checked by the way, because there may never be a message: the queue can be gone. */
 static int check_owners(Claims *self, int64_t interval) {
     int64_t now = pq_clock_monotonic();
+    if (!pq_group_check_place(self, now)) {
+        return -1;
+    }
     if (now - self->looked_at < interval ||
         pq_load_u32(self->table.base + PQ_GROUP_META_OUTSTANDING) == 0) {
         return 0;

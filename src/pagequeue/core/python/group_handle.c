@@ -96,6 +96,11 @@ int pq_group_ready(Claims *self) {
     return pq_handle_ready((PyObject *)self, self->fork_count, self->closed);
 }
 
+int pq_group_check_place(Claims *self, int64_t now) {
+    return !pq_place_due(&self->checked_at, now) ||
+           pq_event_raise((PyObject *)self, EVENT_PLACE, 0) >= 0;
+}
+
 int64_t pq_group_now(Claims *self) {
     return self->clock == Py_None ? pq_clock_monotonic() : pq_clock_call(self->clock);
 }

@@ -15,6 +15,7 @@ typedef struct {
     uint64_t page_number, owner;
     int64_t lease, lock_timeout; /* ns */
     int64_t looked_at;           /* when the owners of claims were looked at last */
+    int64_t checked_at;          /* when the names were checked last */
     int64_t spin_ns;             /* how long spinning lately paid off */
     int64_t wall_ahead, wall_until; /* the wall clock minus the monotonic one, and how long it counts */
     pq_retry retry;
@@ -61,6 +62,8 @@ typedef struct {
 
 /* 1 = usable, 0 = raised. */
 int pq_group_ready(Claims *self);
+/* Have the names checked, if it is time by the monotonic clock; 0 = raised. */
+int pq_group_check_place(Claims *self, int64_t now);
 /* ns by the group's clock; -1 = raised. */
 int64_t pq_group_now(Claims *self);
 int64_t pq_group_wall(Claims *self, int64_t now);

@@ -38,7 +38,8 @@
     EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */ \
     EVENT(STARVED)         /* writer: others took each page first; value: ns that they did */ \
     EVENT(OVERTAKEN)       /* writer: another sequence is next than was asked for; value: it */ \
-    EVENT(UNRESERVED)      /* writer: blocks must be reserved; value: bytes of the frames */
+    EVENT(UNRESERVED)      /* writer: blocks must be reserved; value: bytes of the frames */ \
+    EVENT(PLACE)           /* it is time to check that names still lead to the open files */
 
 typedef enum {
 #define PQ_EVENT_MEMBER(name) EVENT_##name,
@@ -103,6 +104,17 @@ Py_ssize_t pq_count_of(const char *name, PyObject *count, Py_ssize_t most);
 void pq_type_free(PyObject *self);
 /* For tp_clear: what is called later, by a finalizer in the same cycle, must not be NULL. */
 void pq_clear_to_none(PyObject **field);
+
+#define PQ_PLACE_NS 500000000 /* a handle in use checks its names as often */
+
+/* Whether it is time for EVENT_PLACE, by any clock: also after it was set back. */
+static inline int pq_place_due(int64_t *checked_at, int64_t now) {
+    if (now >= *checked_at && now - *checked_at < PQ_PLACE_NS) {
+        return 0;
+    }
+    *checked_at = now;
+    return 1;
+}
 
 /* Whether a handle can be used now; 0 = raised. */
 static inline int pq_handle_ready(PyObject *handle, unsigned fork_count, int closed) {

@@ -264,9 +264,19 @@ static int pause_until(Reader *self, int64_t deadline, int64_t *backoff) {
     return PyErr_CheckSignals() < 0 ? -1 : now < deadline;
 }
 
+/* The same; where there is no message, none may ever come: the queue can have been removed. */
+static reading reach_here(Reader *self, pq_frame *frame, PyObject **payload) {
+    reading found = reach(self, frame, payload);
+    if (found == READ_EMPTY && pq_place_due(&self->checked_at, pq_clock_coarse()) &&
+        after_event(self, EVENT_PLACE, 0) == READ_RAISED) {
+        return READ_RAISED;
+    }
+    return found;
+}
+
 /* Reach a message, waiting for it: READ_EMPTY when none came. */
 reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject **payload) {
-    reading found = reach(self, frame, payload);
+    reading found = reach_here(self, frame, payload);
     if (found != READ_EMPTY || timeout == 0) {
         return found;
     }
@@ -279,7 +289,7 @@ reading pq_reader_reach(Reader *self, int64_t timeout, pq_frame *frame, PyObject
         if (more < 0) {
             return READ_RAISED;
         }
-        found = reach(self, frame, payload);
+        found = reach_here(self, frame, payload);
         if (found != READ_EMPTY || more == 0) {
             return found;
         }

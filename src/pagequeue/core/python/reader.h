@@ -18,6 +18,7 @@ typedef struct {
     int64_t since;         /* older messages are passed over */
     int64_t until;         /* stops at it; INT64_MIN = no end, because any time may come */
     int64_t spin_ns;       /* how long spinning lately paid off */
+    int64_t checked_at;    /* when an empty poll last had the names checked */
     PyObject *decoder;     /* of every message's value; NULL = that is the payload */
     unsigned fork_count;
     char durable_only; /* hand out only messages on stable storage */

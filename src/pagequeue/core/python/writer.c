@@ -171,6 +171,12 @@ static int after(Writer *self, const pq_terms *terms, const pq_appended *out, si
     return 0;
 }
 
+/* By the time that the messages get, if it is the system's and known already. */
+static inline int is_place_due(Writer *self, int64_t now) {
+    int is_known = now != PQ_TIMESTAMP_NOW && self->clock == Py_None;
+    return pq_place_due(&self->checked_at, is_known ? now : pq_clock_realtime());
+}
+
 /* Raise if a payload, or the batch, is too large or has a wrong size; else return the bytes of all
  * frames. */
 static int64_t frames_bytes(Writer *self, const pq_batch *batch) {
@@ -256,8 +262,12 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
             }
             return -1;
         }
+        int is_due = is_place_due(self, try.now);
+        if (is_due && pq_event_raise((PyObject *)self, EVENT_PLACE, 0) < 0) {
+            return -1;
+        }
         /* Python code or another thread may have closed it since it was found ready. */
-        int same = !again && !free_gil && self->clock == Py_None;
+        int same = !again && !is_due && !free_gil && self->clock == Py_None;
         int result = same || pq_writer_ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;

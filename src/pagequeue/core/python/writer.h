@@ -32,6 +32,7 @@ typedef struct {
     uint64_t unsynced;     /* messages since the last sync was asked for */
     uint64_t record_bytes; /* every message has so many; 0 = any number */
     int64_t lock_timeout;  /* ns */
+    int64_t checked_at;    /* when the names were last checked, by the system's clock */
     int64_t full_timeout;  /* ns that a call without a timeout of its own may be blocked */
     PyObject *clock;       /* None = the system's */
     unsigned fork_count;
