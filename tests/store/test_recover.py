@@ -191,17 +191,28 @@ def test_damage_below_the_durable_mark_is_an_error_and_changes_no_file(
     assert written.contents() == before
 
 
-def test_incomplete_batch_below_the_durable_mark_is_damage(disk: Disk) -> None:
-    """I8: what was acknowledged as durable is not dropped."""
+@pytest.mark.parametrize("ordinal", [0, 1, 2])
+@pytest.mark.parametrize("is_torn", [True, False])
+def test_incomplete_batch_below_the_durable_mark_is_damage(
+    disk: Disk, ordinal: int, is_torn: bool
+) -> None:
+    """I8: what was acknowledged as durable is not dropped.
+
+    Every opener names the message that is damaged, as verify does, and not the batch's first one.
+    """
     with disk.open() as queue, queue.producer() as producer:
-        producer.send_many([b"a", b"b", b"c"])
+        producer.send_many([b"a" * 8, b"b" * 8, b"c" * 8])
         producer.flush()
     disk.cut_power()
-    disk.zero(1, 2)
+    position = disk.tear(1, ordinal) if is_torn else disk.zero(1, ordinal)
     before = disk.contents()
-    with pytest.raises(errors.CorruptFrame) as caught:
-        disk.open()
-    assert (caught.value.sequence, caught.value.position) == (0, 64)
+    for read_only in (False, True):
+        with pytest.raises(errors.CorruptFrame) as caught:
+            disk.open(read_only=read_only)
+        assert (caught.value.sequence, caught.value.position) == (ordinal, position)
+    (problem,) = verify_queue(disk.directory).problems
+    assert (problem.sequence, problem.position) == (ordinal, position)
+    assert problem.reason == caught.value.reason
     assert disk.contents() == before
 
 

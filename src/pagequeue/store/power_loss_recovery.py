@@ -643,13 +643,16 @@ class Recovery:
         return missing_page(self.folder.full(fmt.page_name(self.prefix, number)), number)
 
     def _damage(self, number: int, scan: Scan, durable: int) -> errors.CorruptFrame:
+        sequence, position = scan.sequence, scan.position
+        if scan.stopped == _core.READ_FRAME:  # all that was looked at are valid
+            sequence, position = scan.whole_sequence, scan.whole_position
         reason = REASONS.get(scan.stopped, "an incomplete batch")
         return errors.CorruptFrame(
-            f"message {scan.whole_sequence} at position {scan.whole_position}: {reason}, though "
-            f"all below {durable} was on stable storage",
+            f"message {sequence} at position {position}: {reason}, though all below {durable} was "
+            "on stable storage",
             path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=scan.whole_position,
-            sequence=scan.whole_sequence,
+            position=position,
+            sequence=sequence,
             reason=reason,
             remedy=REMEDY,
         )
