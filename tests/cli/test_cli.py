@@ -138,11 +138,29 @@ def test_span_is_the_one_requested(
     assert out.splitlines() == [b"message %d" % number for number in expected]
 
 
-def test_seconds_given_as_nanoseconds_are_reported(directory: Path, capfdbinary: Capture) -> None:
-    """A bare number that means 1973 or earlier is accepted; stderr shows the date that it means."""
-    code, _, err = call(capfdbinary, "receive", directory, "--since", "1700000000")
+@pytest.mark.parametrize(
+    ("number", "unit"),
+    [
+        ("1700000000", "seconds"),
+        ("1700000000123", "milliseconds"),
+        ("1700000000123456", "microseconds"),
+    ],
+)
+def test_numbers_of_another_unit_are_refused(
+    number: str, unit: str, directory: Path, capfdbinary: Capture
+) -> None:
+    """As ns they are all in January 1970: `--since` would find everything, `--until` nothing."""
+    for option in ("--since", "--until"):
+        code, out, err = call(capfdbinary, "receive", directory, option, number)
+        assert (code, out) == (2, b"")
+        assert f"and as {unit} 2023-11-14: give 1700000000" in err
+
+
+def test_numbers_of_1970_are_reported(directory: Path, capfdbinary: Capture) -> None:
+    """What can be ns is accepted; stderr shows the date that it means."""
+    code, _, err = call(capfdbinary, "receive", directory, "--since", "123456789")
     assert code == 0
-    assert "1970-01-01T00:00:01.7" in err
+    assert "1970-01-01T00:00:00.1" in err
 
 
 def test_follower_prints_new_messages_until_interrupted(directory: Path) -> None:

@@ -506,3 +506,100 @@ def test_python_dash_m_is_the_command() -> None:
         [sys.executable, "-m", "pagequeue", "--help"], capture_output=True, text=True, check=True
     )
     assert "export" in done.stdout
+
+
+# --- times of other programs --------------------------------------------------------------------
+
+NS = START + 123_456_789
+TIME = "2023-11-14T22:13:20.123456789Z"
+
+
+def imported(tmp_path: Path, rows: list[dict[str, object]], *options: str) -> list[int]:
+    """Return the times of the messages that rows of JSON become."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    target = tmp_path / "target"
+    shutil.rmtree(target, ignore_errors=True)
+    code = main(["import", str(target), "--from", str(file), "--page-bytes", "4096", *options])
+    return [timestamp for timestamp, _ in contents(target)] if code == 0 else []
+
+
+@pytest.mark.parametrize(("unit", "ns"), [("s", 10**9), ("ms", 10**6), ("us", 1000)])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_import_refuses_times_of_another_unit(
+    tmp_path: Path, unit: str, ns: int, form: str, capsys: Capture
+) -> None:
+    """It names the option; with that they are what they are."""
+    file = tmp_path / f"rows.{form}"
+    number = NS // ns
+    if form == "jsonl":
+        file.write_text(json.dumps({"timestamp": number, "payload": "a"}))
+    elif form == "csv":
+        file.write_text(f"timestamp,payload\n{number},a\n")
+    else:
+        pa = pytest.importorskip("pyarrow")
+        table = pa.table({"timestamp": pa.array([number]), "payload": pa.array([b"a"])})
+        pytest.importorskip("pyarrow.parquet").write_table(table, file)
+    command = ["import", str(tmp_path / "q"), "--from", str(file)]
+    assert main(command) == 1
+    assert f"give --time-unit {unit}" in capsys.readouterr().err
+    assert contents(tmp_path / "q") == []
+    assert main([*command, "--time-unit", unit]) == 0
+    assert contents(tmp_path / "q") == [(number * ns, b"a")]
+
+
+def test_import_compares_a_row_with_its_readable_time(tmp_path: Path, capsys: Capture) -> None:
+    """A contradiction is refused, with what helps; fewer digits are none."""
+    row: dict[str, object] = {"timestamp": NS, "time": TIME, "payload": "a"}
+    assert imported(tmp_path, [row]) == [NS]
+    for time in (TIME[:-4] + "Z", TIME[:-7] + "Z", "2023-11-15T00:13:20.123+02:00", "noon"):
+        assert imported(tmp_path, [row | {"time": time}]) == [NS]
+    old = {"timestamp": 1_100_000_000_001, "time": "1970-01-01T00:18:20.000000001Z", "payload": ""}
+    assert imported(tmp_path, [old]) == [1_100_000_000_001]
+    assert imported(tmp_path, [row | {"time": "2023-11-14T22:13:22Z"}]) == []
+    assert "correct one of them" in capsys.readouterr().err
+    in_ms = row | {"timestamp": NS // 10**6}
+    assert imported(tmp_path, [in_ms]) == []
+    said = capsys.readouterr().err
+    assert "give --time-unit ms" in said
+    assert "--time-unit iso --column timestamp=time" in said
+    assert imported(tmp_path, [in_ms], "--time-unit", "us") == []
+    assert "give --time-unit ms" in capsys.readouterr().err
+    assert imported(tmp_path, [in_ms], "--time-unit", "ms") == [NS // 10**6 * 10**6]
+    by_text = ["--time-unit", "iso", "--column", "timestamp=time"]
+    assert imported(tmp_path, [in_ms], *by_text) == [NS]
+    assert imported(tmp_path, [row | {"time": "2023-11-14T22:13:22Z"}], "--column", "time=") == [NS]
+
+
+def test_import_notices_integers_that_went_through_a_double(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    """As in JSON of other languages: by the readable time, or because no time has its last bits."""
+    times = [START + 1_234_567_891 * n for n in range(20)]
+    as_double = [int(float(ns)) for ns in times]
+    shortest = [int(repr(float(ns)).replace(".", "").split("e")[0].ljust(19, "0")) for ns in times]
+    for rounded in (as_double, shortest):
+        assert imported(tmp_path, [{"timestamp": ns, "payload": ""} for ns in rounded]) == rounded
+        assert "through a double" in capsys.readouterr().err
+    for exact in (times, [ns // 1000 * 1000 for ns in times], [ns // 100 * 100 for ns in times]):
+        assert imported(tmp_path, [{"timestamp": ns, "payload": ""} for ns in exact]) == exact
+        assert "double" not in capsys.readouterr().err
+    row = {"timestamp": int(float(NS)), "time": TIME, "payload": "a"}
+    assert imported(tmp_path, [row]) == []
+    assert "went through a double" in capsys.readouterr().err
+
+
+def test_import_takes_columns_by_other_names(tmp_path: Path, capfd: Capture) -> None:
+    """For files that no export made."""
+    row: dict[str, object] = {"at": TIME, "body": "a", "payload": 7}
+    names = ["--column", "timestamp=at", "--column", "payload=body"]
+    assert imported(tmp_path, [row], "--time-unit", "iso", *names) == [NS]
+    file = tmp_path / "rows.csv"
+    file.write_text(f"at,body\n{NS // 1000},a\n")
+    target = str(tmp_path / "csv")
+    assert main(["import", target, "--from", str(file), "--time-unit", "us", *names]) == 0
+    assert contents(tmp_path / "csv") == [(NS // 1000 * 1000, b"a")]
+    assert main(["import", target, "--from", str(file)]) == 1
+    assert "--column timestamp=NAME" in capfd.readouterr().err
+    assert main(["import", target, "--from", str(file), "--column", "when=at"]) == 2
+    assert "OWN is sequence, timestamp, time" in capfd.readouterr().err

@@ -16,16 +16,22 @@ from support import SMALL, Clock, end, files, hold_file_lock, payloads, ready, s
 
 from pagequeue import (
     DiskFull,
+    InvalidOption,
     LockTimeout,
     Queue,
     ReadOnlyQueue,
     TimestampOrder,
+    merge,
 )
 from pagequeue import format as fmt
+from pagequeue.util.arguments import UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+UNITS_OF_NUMPY = {"microseconds": "us", "milliseconds": "ms", "seconds": "s"}
 
 
 def test_sequences_are_consecutive_from_zero_over_all_producers(queue: Queue) -> None:
@@ -335,3 +341,34 @@ def test_payload_that_changes_while_it_is_sent_is_still_a_whole_frame(tmp_path: 
         stop.set()
         thread.join()
         assert len(list(queue.replay())) == 180
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_times_in_another_unit_are_refused_and_no_message_is_sent(
+    tmp_path: Path, unit: str
+) -> None:
+    """`int(time.time())` taken for ns would be a message of 1970, which no `since` finds."""
+    number = 1_700_000_000_123_456_789 // UNITS[unit]
+    with Queue(tmp_path / "q") as queue, queue.producer() as producer:
+        for call in (
+            lambda: producer.send(b"x", timestamp=number),
+            lambda: producer.send_many([b"x"], timestamps=[number]),
+            lambda: producer.send_many([b"x"], timestamps=np.array([number])),
+            lambda: producer.open(timestamp=number),
+            lambda: queue.publish("w", 0, [b"x"], timestamps=[number]),
+            lambda: queue.replay(since=number),
+            lambda: queue.consumer(since=number),
+            lambda: queue.consumer().seek(since=number),
+            lambda: queue.group("g", since=number),
+            lambda: queue.between(0, number),
+            lambda: queue.times(until=number),
+            lambda: queue.as_of(number),
+            lambda: queue.as_of([number]),
+            lambda: merge([queue], since=number),
+        ):
+            with pytest.raises(InvalidOption, match=f"as {unit} 2023-11-14: give {number}0+ "):
+                call()
+        assert queue.tail_sequence == 0
+        moment = np.array([number], f"datetime64[{UNITS_OF_NUMPY[unit]}]")
+        assert producer.send_many([b"x"], timestamps=moment) == range(1)
+        assert queue.last(1)[0].time.year == 2023

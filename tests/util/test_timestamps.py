@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
+import numpy as np
 import pytest
 
 from pagequeue import errors
-from pagequeue.util.timestamps import system_clock, to_datetime, to_ns
+from pagequeue.util import arguments
+from pagequeue.util.arguments import UNITS
+from pagequeue.util.timestamps import check_ns, system_clock, to_datetime, to_ns
 
 NOW = 1_700_000_000_123_456_789
 
@@ -76,3 +79,46 @@ def test_datetimes_are_aware_and_cut_to_microseconds(ns: int) -> None:
 def test_system_clock_is_in_nanoseconds() -> None:
     """The default clock counts ns since 1970."""
     assert abs(system_clock() / 1e9 - datetime.now(UTC).timestamp()) < 5
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("name", ["since", "until", "moment"])
+def test_numbers_of_another_unit_are_refused(unit: str, name: str) -> None:
+    """As ns they would all be in January 1970; the error says what they are in that unit."""
+    number = NOW // UNITS[unit]
+    meant = number * UNITS[unit]
+    with pytest.raises(errors.InvalidOption) as caught:
+        to_ns(number, clock, name=name)
+    assert f"{name} is {number}, which as ns since 1970 is 1970-01-" in str(caught.value)
+    assert f"as {unit} 2023-11-14: give {meant} if it is in {unit}" in str(caught.value)
+    assert to_ns(meant, clock) == meant
+    assert arguments.unit_of(number) == unit
+
+
+@pytest.mark.parametrize("ns", [5, 123_456_789, 10**9, 3 * 10**9, 10**12, 10**15 + 7, 10**17])
+def test_numbers_that_tests_write_are_ns(ns: int) -> None:
+    """Whole seconds, and what is before 2002 in every unit."""
+    assert to_ns(ns, clock) == ns
+    assert arguments.timestamp("timestamp", ns) == ns
+
+
+def test_time_whose_unit_is_known_is_not_doubted() -> None:
+    """A datetime of 1970 is one, and its ns too, wherever they are handed on."""
+    moment = datetime(1970, 1, 1, 0, 28, 20, 123456, tzinfo=UTC)
+    ns = to_ns(moment, clock)
+    assert ns == 1_700_123_456_000
+    assert to_ns(ns, clock) == ns
+    with pytest.raises(errors.InvalidOption):
+        to_ns(int(ns), clock)
+
+
+def test_arrays_of_another_unit_are_refused() -> None:
+    """By their lowest number and the one in the middle; a single toy number passes."""
+    many = np.arange(NOW, NOW + 10**12, 10**9)
+    assert check_ns("one", many) is many
+    for unit, ns in UNITS.items():
+        with pytest.raises(errors.InvalidOption, match=f"one is .* as {unit} 2023"):
+            check_ns("one", many // ns)
+        with pytest.raises(errors.InvalidOption, match=f"one is .* as {unit} 2023"):
+            check_ns("one", np.array([0, *(many // ns)]))
+    check_ns("one", np.array([5, 6, 7, 1 << 40]))

@@ -15,7 +15,8 @@ from pagequeue.cli.error_text import message_of
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import page_progress
 from pagequeue.export import files as exchanging
-from pagequeue.export.text import read_csv, read_jsonl
+from pagequeue.export.row_times import TIME_UNITS, Layout
+from pagequeue.export.text import COLUMNS, read_csv, read_jsonl
 from pagequeue.queue.queue import internals
 from pagequeue.schema.schema import Schema
 from pagequeue.send.producer import Producer
@@ -25,29 +26,44 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pagequeue.export.files import RowGroup
+    from pagequeue.export.row_times import TimeUnit
     from pagequeue.util.literals import Trust
 
 
 class _Source:
     """An open file of rows: the schema of its queue, its row groups, and how far it was read."""
 
-    def __init__(self, file: IO[bytes], path: str, file_format: str) -> None:
+    def __init__(self, file: IO[bytes], path: str, file_format: str, layout: Layout) -> None:
         self._file = file
         self._size_bytes = os.fstat(file.fileno()).st_size
         self.kind = Schema()
         self.pieces: Callable[[Schema], Iterator[RowGroup]]
         if read := {"jsonl": read_jsonl, "csv": read_csv}.get(file_format):
-            self.pieces = lambda _: read(file)
+            self.pieces = lambda _: read(file, layout)
             return
         from pagequeue.export.arrow import TableFile  # noqa: PLC0415 - the extra
 
-        table = TableFile(file, path, is_parquet=file_format == "parquet")
+        table = TableFile(file, path, is_parquet=file_format == "parquet", layout=layout)
         self.kind, self.pieces = table.kind, table.pieces
 
     @property
     def place(self) -> tuple[int, int]:
         """How many bytes were read, of how many."""
         return self._file.tell(), self._size_bytes
+
+
+def _columns(
+    context: click.Context, option: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, str]:
+    """Return the names that columns have in the file, by their names in an export."""
+    names = {}
+    for pair in pairs:
+        own, separator, name = pair.partition("=")
+        if not separator or own not in COLUMNS:
+            known = f"{', '.join(COLUMNS[:-1])} or {COLUMNS[-1]}"
+            raise click.BadParameter(f"{pair!r} is not OWN=NAME; OWN is {known}", context, option)
+        names[own] = name
+    return names
 
 
 def _open_queue(directory: str, kind: Schema, **options: Any) -> Queue:  # noqa: ANN401 - of Queue
@@ -97,6 +113,21 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     help="The file to read; its suffix names the format: .parquet, .arrow, .jsonl or .csv.",
 )
 @shared.file_format_option
+@click.option(
+    "--time-unit",
+    type=click.Choice(TIME_UNITS),
+    help="The unit of the times in the file: of integers since 1970, or `iso` for text. Default: "
+    "ns, and times that are surely in another unit are refused.",
+)
+@click.option(
+    "--column",
+    "names",
+    multiple=True,
+    metavar="OWN=NAME",
+    callback=_columns,
+    help="Take a column by another name: timestamp=created, payload=body; `time=` ignores the "
+    "readable time.",
+)
 @click.option("--check", is_flag=True, help="Refuse rows whose sequences have a gap.")
 @click.option(
     "--skip",
@@ -124,6 +155,8 @@ def command(
     trust: tuple[Trust, ...],
     skip_count: int,
     page_bytes: int | None,
+    time_unit: TimeUnit | None,
+    names: dict[str, str],
     *,
     check: bool,
     flush: bool,
@@ -138,10 +171,11 @@ def command(
     \b
     pagequeue import events --from events.parquet
     pagequeue import events --from rows.jsonl --skip 4096
+    pagequeue import events --from edited.jsonl --time-unit ms
     """  # noqa: D301 - click's own mark is the character
     chosen = shared.chosen_format(source, file_format)
     with _opened(source) as file:
-        rows = _Source(file, source, chosen)
+        rows = _Source(file, source, chosen, Layout(time_unit, names))
         options = {"prefix": prefix, "page_bytes": page_bytes, "trust": trust}
         with (
             _open_queue(directory, rows.kind, **options) as queue,
@@ -165,6 +199,11 @@ def command(
             finally:
                 if failed:
                     _note_progress(importing, skip_count)
+    if importing.is_rounded:
+        shared.note(
+            "the times of this file went through a double, which rounds ns by up to 128: where it "
+            "has them as text, too, import these with --time-unit iso --column timestamp=NAME"
+        )
     report = {
         "messages": importing.messages,
         "payload_bytes": importing.payload_bytes,

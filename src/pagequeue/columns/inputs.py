@@ -17,7 +17,7 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue.util.arguments import TIMESTAMP_REMEDY, timestamp, type_error, value_error
 from pagequeue.util.optional import pyarrow
-from pagequeue.util.timestamps import array_to_ns, is_masked
+from pagequeue.util.timestamps import array_to_ns, check_ns, is_masked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -335,7 +335,7 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
 
     Raises:
         TypeError: they are neither integers nor times with a unit.
-        InvalidOption: one is before 1970, or exceeds 63 bits.
+        InvalidOption: one is before 1970, exceeds 63 bits, or is surely in another unit.
         TimestampOrder: one is earlier than the one before it.
     """
     if timestamps is None:
@@ -349,7 +349,8 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
         )
     if is_masked(timestamps):
         raise errors.InvalidType("some timestamps are masked: fill them")
-    if given.dtype.kind == "M":
+    has_unit = given.dtype.kind == "M"
+    if has_unit:
         given = array_to_ns(given)
     if given.dtype.kind == "u" and given.size and int(given.max()) >= 1 << 63:
         raise errors.InvalidOption(
@@ -358,6 +359,8 @@ def times_of(timestamps: Any) -> bytes | None:  # noqa: ANN401 - whatever NumPy 
     times = given.astype(np.int64)
     if len(times) and times[0] < 0:
         raise value_error("one of timestamps", int(times[0]), TIMESTAMP_REMEDY)
+    if not has_unit:
+        check_ns("one of timestamps", times)
     back = np.flatnonzero(times[1:] < times[:-1])
     if len(back):
         i = int(back[0]) + 1

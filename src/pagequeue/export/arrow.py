@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.columns.batch import Batch
+    from pagequeue.export.row_times import Layout
 
 KIND: Final = b"pagequeue.kind"
 """The key of the queue's schema, as JSON, in the metadata of the file's schema."""
@@ -122,6 +123,12 @@ class ParquetWriting:
 class TableFile:
     """An open file of rows.
 
+    Args:
+        file: to read.
+        path: of it, for errors.
+        is_parquet: or Arrow's own format.
+        layout: names of the columns, and the unit of times that are integers.
+
     Attributes:
         kind: schema of the exported queue; plain if the file has none.
         count: of the rows; -1: unknown.
@@ -129,8 +136,9 @@ class TableFile:
 
     count: int
 
-    def __init__(self, file: IO[bytes], path: str, *, is_parquet: bool) -> None:
+    def __init__(self, file: IO[bytes], path: str, *, is_parquet: bool, layout: Layout) -> None:
         self._path = path
+        self._layout = layout
         pa = pyarrow()
         try:
             if is_parquet:
@@ -183,15 +191,17 @@ class TableFile:
         pa = pyarrow()
         stored = self.kind.dtype
         own = arrow.own_names(() if stored is None else stored.names or ())
-        fields = ["payload"]
-        if kind.dtype is not None and not (self.kind.is_plain and "payload" in self._names):
+        own |= self._layout.names
+        payload = self._layout.name("payload")
+        fields = [payload]
+        if kind.dtype is not None and not (self.kind.is_plain and payload in self._names):
             fields = list(kind.dtype.names or ())
         if missing := {own["timestamp"], *fields} - set(self._names):
             raise errors.BadRow(
                 f"columns {sorted(missing)} are missing from {self._names}",
                 path=self._path,
                 row=0,
-                remedy="add them",
+                remedy="add them, or name others with --column timestamp=NAME",
             )
         try:
             for batch in self._batches:
@@ -210,19 +220,33 @@ class TableFile:
                 row=0,
                 remedy="cast them to timestamp('ns', 'UTC')",
             )
-        timestamps = self._whole(times, pa.timestamp("ns", "UTC"))
+        timestamps = self._times(times)
         has_sequence = own["sequence"] in rows.schema.names
         sequences = self._whole(rows.column(own["sequence"])) if has_sequence else None
-        if fields != ["payload"]:
+        payload = self._layout.name("payload")
+        if fields != [payload]:
             lengths = np.ones(len(rows), np.int64)  # of one size: only the count matters
             return RowGroup(sequences, timestamps, rows.select(fields), lengths)
-        payloads = rows.column("payload")
+        payloads = rows.column(payload)
         if payloads.null_count:
             raise errors.BadRow(
                 "a payload is null", path=self._path, row=0, remedy="fill it or drop the row"
             )
         lengths = pa.compute.binary_length(payloads.cast(pa.large_binary()))
         return RowGroup(sequences, timestamps, payloads, lengths.to_numpy().astype(np.int64))
+
+    def _times(self, column: Any) -> NDArray[np.int64]:  # noqa: ANN401 - pyarrow's
+        """Return the times of rows in ns."""
+        pa = pyarrow()
+        try:
+            if self._layout.unit == "iso" and not pa.types.is_timestamp(column.type):
+                return np.array([self._layout.ns(text) for text in column.to_pylist()], np.int64)
+            times = self._whole(column, pa.timestamp("ns", "UTC"))
+            return times if pa.types.is_timestamp(column.type) else self._layout.many_ns(times)
+        except ValueError as error:
+            if isinstance(error, errors.BadRow):
+                raise
+            raise errors.BadRow(str(error), path=self._path, row=0) from error
 
     def _whole(self, column: Any, by: Any = None) -> NDArray[np.int64]:  # noqa: ANN401
         """Return a column as int64; timestamps are cast to the type `by` first."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.export.row_times import are_rounded
 from pagequeue.system.atomic_file import whole_file
 
 if TYPE_CHECKING:
@@ -168,6 +169,7 @@ class Import:
     Attributes:
         messages: how many were sent.
         payload_bytes: of their payloads.
+        is_rounded: whether all times surely went through a double; None: they do not tell.
     """
 
     def __init__(
@@ -188,6 +190,7 @@ class Import:
         self._row = 0
         self._expected: int | None = None
         self.messages: int = 0
+        self.is_rounded: bool | None = None
         self.payload_bytes: int = 0
 
     def send(self, piece: RowGroup) -> None:
@@ -209,13 +212,18 @@ class Import:
                 row=row,
                 remedy="give ns since 1970",
             )
+        if self.is_rounded is not False:
+            told = are_rounded(piece.timestamps)
+            self.is_rounded = self.is_rounded if told is None else told
         count = len(piece.timestamps)
         lengths = np.full(count, self._record_bytes) if self._record_bytes else piece.lengths
         start = min(max(self._skip_count - self._row, 0), count)
         for begin, end in self._cuts(lengths, start):
             times = piece.timestamps[begin:end]
             try:
-                self._producer.send_many(piece.payloads[begin:end], timestamps=times)
+                self._producer.send_many(
+                    piece.payloads[begin:end], timestamps=times.view("datetime64[ns]")
+                )
             except errors.TimestampOrder as error:
                 raise self._out_of_order(times, begin, error) from None
             self.messages += end - begin

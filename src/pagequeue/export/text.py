@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pagequeue.columns.batch import Batch
+    from pagequeue.export.row_times import Layout
 
 COLUMNS: Final = ("sequence", "timestamp", "time", "payload", "payload_base64")
 PIECE_COUNT: Final = 4096
@@ -133,18 +134,30 @@ class _Rows:
         self._sequences, self._timestamps, self._payloads, self._bytes = [], [], [], 0
         return piece
 
+    def time(self, layout: Layout, given: object, readable: object) -> int:
+        """Return the time of the current row; `readable`: the same as text, if it has that."""
+        try:
+            return layout.time_of(given, readable)
+        except ValueError as error:
+            self.bad(str(error))
+
     def bad(self, why: str) -> NoReturn:
         """Raise BadRow for the current row."""
         raise errors.BadRow(f"row {self.number}: {why}", row=self.number)
 
 
-def read_jsonl(file: IO[bytes]) -> Iterator[RowGroup]:
+def read_jsonl(file: IO[bytes], layout: Layout) -> Iterator[RowGroup]:
     """Yield the rows of JSON lines in row groups; skip empty lines.
+
+    Args:
+        file: to read.
+        layout: names of the columns, and the unit of the times.
 
     Raises:
         BadRow: a line is invalid.
     """
     rows = _Rows()
+    names = [layout.name(own) for own in COLUMNS]
     while line := file.readline(LINE_BYTES_MAX):
         rows.number += 1
         if not line.strip():
@@ -155,18 +168,17 @@ def read_jsonl(file: IO[bytes]) -> Iterator[RowGroup]:
             rows.bad(f"invalid JSON ({error}): is the file complete?")
         if not isinstance(row, dict):
             rows.bad("not a JSON object")
-        sequence = row.get("sequence")
+        sequence, given, readable, text, coded = [row.get(name) for name in names]
         if sequence is not None:
-            sequence = _whole(rows, sequence, "sequence")
-        timestamp = _whole(rows, row.get("timestamp"), "timestamp")
-        if rows.add(sequence, timestamp, _payload(rows, row)):
+            sequence = _whole(rows, sequence)
+        timestamp = rows.time(layout, given, readable)
+        if rows.add(sequence, timestamp, _payload(rows, text, coded)):
             yield rows.piece()
     if len(rows):
         yield rows.piece()
 
 
-def _payload(rows: _Rows, row: dict[str, Any]) -> bytes:
-    text, coded = row.get("payload"), row.get("payload_base64")
+def _payload(rows: _Rows, text: Any, coded: Any) -> bytes:  # noqa: ANN401 - of JSON
     if (text is None) == (coded is None):
         rows.bad("give either `payload` or `payload_base64`")
     if not isinstance(text if coded is None else coded, str):
@@ -181,14 +193,18 @@ def _bytes(rows: _Rows, text: str | None, coded: str | None) -> bytes:
         rows.bad(f"the payload is not valid Base64 or text ({error})")
 
 
-def _whole(rows: _Rows, number: object, name: str) -> int:
+def _whole(rows: _Rows, number: object) -> int:
     if type(number) is not int or not -fmt.TIMESTAMP_MAX <= number <= fmt.TIMESTAMP_MAX:
-        rows.bad(f"{name} is {number!r}: give an integer of 64 bits, for a time ns since 1970")
+        rows.bad(f"sequence is {number!r}: give an integer of 64 bits")
     return number
 
 
-def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
+def read_csv(file: IO[bytes], layout: Layout) -> Iterator[RowGroup]:
     """Yield the rows of a CSV file in row groups. The first line names the columns.
+
+    Args:
+        file: to read.
+        layout: names of the columns, and the unit of the times.
 
     Raises:
         BadRow: a line is invalid.
@@ -197,7 +213,7 @@ def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
     limit = csv.field_size_limit(LINE_BYTES_MAX)
     text = io.TextIOWrapper(file, "utf-8", newline="")
     try:
-        yield from _csv_pieces(rows, csv.DictReader(text, strict=True))
+        yield from _csv_pieces(rows, csv.DictReader(text, strict=True), layout)
     except (csv.Error, UnicodeDecodeError) as error:
         rows.number += 1
         rows.bad(f"not CSV in UTF-8 ({error})")
@@ -206,20 +222,24 @@ def read_csv(file: IO[bytes]) -> Iterator[RowGroup]:
         text.detach()
 
 
-def _csv_pieces(rows: _Rows, lines: csv.DictReader[str]) -> Iterator[RowGroup]:
-    names = lines.fieldnames or ()
-    if "timestamp" not in names or not {"payload", "payload_base64"} & set(names):
-        rows.bad(f"columns `timestamp` and `payload` are required, the file has {list(names)}")
+def _csv_pieces(rows: _Rows, lines: csv.DictReader[str], layout: Layout) -> Iterator[RowGroup]:
+    found = lines.fieldnames or ()
+    names = [layout.name(own) for own in COLUMNS]
+    if names[1] not in found or not set(names[3:]) & set(found):
+        rows.bad(
+            f"columns `{names[1]}` and `{names[3]}` are required, the file has {list(found)}: name "
+            "others with --column timestamp=NAME"
+        )
     for row in lines:
         rows.number += 1
         if None in row or None in row.values():
             rows.bad("it has more or fewer fields than the first line")
-        text, coded = row.get("payload"), row.get("payload_base64")
+        sequence, given, readable, text, coded = [row.get(name) for name in names]
         if text and coded:
             rows.bad("give either `payload` or `payload_base64`")
-        sequence = row.get("sequence")
-        known = _whole(rows, _number(sequence), "sequence") if sequence else None
-        timestamp = _whole(rows, _number(row["timestamp"]), "timestamp")
+        known = _whole(rows, _number(sequence)) if sequence else None
+        time = given if layout.unit == "iso" else _number(given or "")
+        timestamp = rows.time(layout, time, readable)
         if rows.add(known, timestamp, _bytes(rows, text, coded)):
             yield rows.piece()
     if len(rows):

@@ -18,7 +18,7 @@ from pagequeue.receive.pace import pace_of
 from pagequeue.receive.paced_replay import PacedReplay
 from pagequeue.receive.replay import Replay
 from pagequeue.util.arguments import whole
-from pagequeue.util.timestamps import array_to_ns, is_masked, to_ns
+from pagequeue.util.timestamps import array_to_ns, check_ns, is_masked, to_ns
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -185,7 +185,7 @@ def _ns_of(timestamps: NDArray[np.generic]) -> NDArray[np.int64]:
         and int(timestamps.max()) > fmt.TIMESTAMP_MAX
     ):
         raise errors.InvalidOption("timestamps exceed 64 bits", remedy="give ns since 1970, UTC")
-    return timestamps.astype(np.int64)
+    return check_ns("one of timestamps", timestamps.astype(np.int64))
 
 
 def _check_begin(store: Store, tail: Tail, number: int) -> None:

@@ -21,6 +21,7 @@ from pagequeue.page.large_message import large_message
 from pagequeue.page.page import REASONS, lost_page
 from pagequeue.receive.async_receive import await_first
 from pagequeue.store.options import check_expired
+from pagequeue.util.arguments import PLAUSIBLE_NS
 from pagequeue.util.closing import Closing
 from pagequeue.util.timestamps import TimeLike, to_ns
 from pagequeue.wait.coroutine import Turns, check_timeout
@@ -399,7 +400,13 @@ class Consumer(PageReader):
             >>> consumer.seek(since=timedelta(hours=1))
         """
         store = self._store
-        if type(since) is int and sequence is None and not latest and not self._is_passed:
+        if (
+            type(since) is int
+            and since >= PLAUSIBLE_NS
+            and sequence is None
+            and not latest
+            and not self._is_passed
+        ):
             lasts, known = store.pages.table
             at = bisect_left(lasts, since)
             if at < len(known) and self._find(since, known[at]):

@@ -38,6 +38,7 @@ from pagequeue.spark.record_columns import payloads_of
 from pagequeue.system.directory import Directory, sync_path
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.trust import trusted
+from pagequeue.util.timestamps import check_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,6 +250,7 @@ class StagedRows:
 
         Raises:
             CorruptMeta: a file is not what its task wrote.
+            InvalidOption: times are surely in another unit than ns.
         """
         for message in self._messages:
             path = os.path.join(self._there, message.name)
@@ -260,7 +262,10 @@ class StagedRows:
                 data = file.read_buffer()
                 if data.size != message.size_bytes or _core.crc32c(data) != message.checksum:
                     raise _damaged(path, "it has other bytes than its task wrote")
-                yield from (_blocks if path.endswith(ROWS_SUFFIX) else _batches)(data)
+                for chunk in (_blocks if path.endswith(ROWS_SUFFIX) else _batches)(data):
+                    if chunk.times is not None:
+                        check_ns(f"one of the times in column {TIME}", chunk.times)
+                    yield chunk
 
 
 def _batches(data: Any) -> Iterator[Chunk]:  # noqa: ANN401 - pyarrow is not typed

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 import os
+from datetime import UTC, datetime
 from numbers import Real
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,12 @@ SHOWN_CHARACTERS: Final = 60
 """Of a value, in an error."""
 NUMBER_MAX: Final = 2**63 - 1
 TIMESTAMP_REMEDY: Final = "give ns since 1970, from 0 to 2**63 - 1"
+OTHER_UNIT_NS: Final = 1_009_843_200 * 10**9, 4_102_444_800 * 10**9
+"""2002 to 2100: a number that is such a time in another unit is taken for that."""
+PLAUSIBLE_NS: Final = OTHER_UNIT_NS[0]
+"""A number from here on is in ns."""
+UNITS: Final = {"microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9}
+"""Their ns."""
 TIMEOUT_REMEDY: Final = "give seconds, 0 or more, or None for ever"
 
 
@@ -83,9 +90,44 @@ def timestamp(name: str, value: object) -> int:
     """Return a timestamp of a message, ns since 1970.
 
     Raises:
-        InvalidType, InvalidOption: it is not that.
+        InvalidType, InvalidOption: it is not that, or surely in another unit.
     """
-    return whole(name, value, 0, NUMBER_MAX, remedy=TIMESTAMP_REMEDY)
+    return in_ns(name, whole(name, value, 0, NUMBER_MAX, remedy=TIMESTAMP_REMEDY))
+
+
+def in_ns(name: str, value: int, *, alternative: str = "") -> int:
+    """Return ns since 1970, unless the number is surely one of seconds, ms or us.
+
+    Those of the years 2002 to 2100 are, taken for ns, all in the first weeks of 1970. Whole seconds
+    in ns, which people write in tests, are not refused: no number of another unit is that.
+
+    Args:
+        name: of the argument, for the error.
+        value: the number.
+        alternative: what else can be given, for the error.
+
+    Raises:
+        InvalidOption: it is in another unit.
+    """
+    if value >= PLAUSIBLE_NS or (unit := unit_of(value)) is None:
+        return value
+    meant = value * UNITS[unit]
+    raise InvalidOption(
+        f"{name} is {value}, which as ns since 1970 is {_day(value)}, and as {unit} {_day(meant)}",
+        remedy=f"give {meant} if it is in {unit}{alternative}",
+    )
+
+
+def unit_of(value: int) -> str | None:
+    """Return the unit in which a number is surely meant, one of `UNITS`; None: it can be ns."""
+    if value >= PLAUSIBLE_NS or value % 10**9 == 0:
+        return None
+    first, end = OTHER_UNIT_NS
+    return next((unit for unit, ns in UNITS.items() if first <= value * ns < end), None)
+
+
+def _day(ns: int) -> str:
+    return f"{datetime.fromtimestamp(ns // 10**9, UTC):%Y-%m-%d}"
 
 
 def number(

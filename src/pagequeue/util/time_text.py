@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pagequeue.format import TIMESTAMP_MAX
+from pagequeue.util.arguments import in_ns
+from pagequeue.util.timestamps import Ns
 
 NS_PER_SECOND: Final = 1_000_000_000
 _UNITS_NS: Final = {
@@ -44,7 +46,7 @@ def parse_duration(text: str) -> int:
     return sum(int(count) * _UNITS_NS[unit] for count, unit in _DURATION_PART.findall(text))
 
 
-def parse_time(text: str, now_ns: int) -> int:
+def parse_time(text: str, now_ns: int) -> Ns:
     """Return the time that a text means, in nanoseconds since 1970, UTC.
 
     Args:
@@ -55,25 +57,36 @@ def parse_time(text: str, now_ns: int) -> int:
         The time; 0 for times before 1970.
 
     Raises:
-        ValueError: it has another form, no zone, or is too late; the message ends with examples.
+        ValueError: it has another form, no zone, is too late, or surely in another unit; the
+            message ends with examples.
 
     Example:
         >>> parse_time("1970-01-01T00:00:01Z", now_ns=0)
         1000000000
     """
     if _INTEGER.fullmatch(text):
-        result = int(text)
+        result = in_ns("the time", int(text), alternative=", or write it in ISO 8601")
     elif _DURATION.fullmatch(text):
         result = now_ns - parse_duration(text)
     else:
-        result = _parse_iso(text)
+        result = parse_iso(text)
     if result > TIMESTAMP_MAX:
         raise ValueError(f"{text!r} lies after the year 2262; write an earlier time")
-    return max(result, 0)
+    return Ns(max(result, 0))
 
 
-def _parse_iso(text: str) -> int:
-    """Return the nanoseconds of an ISO 8601 text, all nine digits of its fraction kept."""
+def precision_of(text: str) -> int:
+    """Return the ns of the last digit of a time in ISO 8601."""
+    fraction = _FRACTION.search(text)
+    return NS_PER_SECOND if fraction is None else int(10 ** max(0, 9 - len(fraction[1])))
+
+
+def parse_iso(text: str) -> int:
+    """Return the nanoseconds of an ISO 8601 text, all nine digits of its fraction kept.
+
+    Raises:
+        ValueError: it is not that, or has no zone.
+    """
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

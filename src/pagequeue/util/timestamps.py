@@ -17,7 +17,7 @@ import numpy as np
 
 from pagequeue import format as fmt
 from pagequeue.errors import InvalidOption, NaiveDatetime
-from pagequeue.util.arguments import shown, type_error
+from pagequeue.util.arguments import PLAUSIBLE_NS, in_ns, shown, type_error
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,12 +33,16 @@ FINER_UNITS = {"ps", "fs", "as"}
 """Units of NumPy whose whole range fits into 64 bits of ns."""
 
 
+class Ns(int):
+    """A time in ns since 1970 whose unit is known, which is therefore not checked again."""
+
+
 def system_clock() -> int:
     """Return now, in ns since 1970, UTC."""
     return time.time_ns()
 
 
-def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
+def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> Ns:
     """Return a time in ns since 1970, UTC.
 
     Args:
@@ -49,7 +53,7 @@ def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
     Raises:
         NaiveDatetime: the datetime has no zone.
         InvalidType: it has another type.
-        InvalidOption: it does not fit into 64 bits of ns.
+        InvalidOption: it does not fit into 64 bits of ns, or is surely in another unit.
 
     Example:
         >>> to_ns(timedelta(seconds=1), clock=lambda: 5_000_000_000)
@@ -57,8 +61,10 @@ def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
     """
     if isinstance(timestamp, bool):
         raise type_error(name, timestamp, type_text)
+    if isinstance(timestamp, Ns):
+        return timestamp
     if hasattr(timestamp, "__index__"):  # NumPy's integers too
-        ns = operator.index(timestamp)
+        ns = in_ns(name, operator.index(timestamp), alternative=", or an aware datetime")
     elif isinstance(timestamp, datetime):
         if timestamp.utcoffset() is None:
             raise NaiveDatetime(
@@ -74,7 +80,19 @@ def to_ns(timestamp: TimeLike, clock: Clock, *, name: str = "since") -> int:
         raise InvalidOption(
             f"{name} is {shown(ns)} ns, outside of 64 bits", remedy="give ns since 1970"
         )
-    return ns
+    return Ns(ns)
+
+
+def check_ns(name: str, timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return ns since 1970, unless the numbers are surely in another unit, as `in_ns` tells.
+
+    Raises:
+        InvalidOption: the lowest one is, or the one in the middle.
+    """
+    if timestamps.size and (lowest := int(timestamps.min())) < PLAUSIBLE_NS:
+        in_ns(name, lowest)
+        in_ns(name, int(timestamps.flat[timestamps.size // 2]))
+    return timestamps
 
 
 def array_to_ns(timestamps: NDArray[Any]) -> NDArray[np.int64]:

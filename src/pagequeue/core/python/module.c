@@ -53,6 +53,24 @@ int64_t pq_clock_call(PyObject *clock) {
     return now;
 }
 
+/* What a function of `pagequeue.util.arguments` returns; NULL = raised. */
+static PyObject *call_check(const char *check, PyObject *args) {
+    PyObject *module = PyImport_ImportModule("pagequeue.util.arguments");
+    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, check);
+    PyObject *taken = function == NULL || args == NULL ? NULL : PyObject_CallObject(function, args);
+    Py_XDECREF(function);
+    Py_XDECREF(module);
+    return taken;
+}
+
+int pq_check_argument(const char *check, const char *name, PyObject *value) {
+    PyObject *args = Py_BuildValue("(sO)", name, value);
+    PyObject *taken = call_check(check, args);
+    Py_XDECREF(args);
+    Py_XDECREF(taken);
+    return taken == NULL ? -1 : 0;
+}
+
 void pq_refuse_argument(const char *check, const char *format, ...) {
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
         !PyErr_ExceptionMatches(PyExc_OverflowError) && !PyErr_ExceptionMatches(PyExc_ValueError)) {
@@ -63,15 +81,11 @@ void pq_refuse_argument(const char *check, const char *format, ...) {
     va_start(values, format);
     PyObject *args = Py_VaBuildValue(format, values);
     va_end(values);
-    PyObject *module = PyImport_ImportModule("pagequeue.util.arguments");
-    PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, check);
-    PyObject *taken = function == NULL || args == NULL ? NULL : PyObject_CallObject(function, args);
+    PyObject *taken = call_check(check, args);
     if (taken != NULL) { /* its class answers differently each time */
         PyErr_Format(PyExc_TypeError, "an argument is not the same twice: %R", args);
     }
     Py_XDECREF(taken);
-    Py_XDECREF(function);
-    Py_XDECREF(module);
     Py_XDECREF(args);
 }
 

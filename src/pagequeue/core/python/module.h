@@ -97,6 +97,8 @@ int pq_region_intact(Region *region);
 /* Raise what the function `check` of pagequeue.util.arguments raises for these arguments, in place
  * of a TypeError, OverflowError or ValueError that is set. */
 void pq_refuse_argument(const char *check, const char *format, ...);
+/* Ask the function `check` of pagequeue.util.arguments about an argument; -1 = raised. */
+int pq_check_argument(const char *check, const char *name, PyObject *value);
 void pq_refuse_type(const char *format, ...); /* raise InvalidType */
 int64_t pq_timeout_ns(PyObject *seconds);     /* -1 = for ever, -2 = raised */
 /* A number of messages, 1 to `most`; -1 = raised */

@@ -5,6 +5,9 @@
  */
 #include "python/writer.h"
 
+/* A lower timestamp can be a number of seconds: `pagequeue.util.arguments` tells. */
+#define PLAUSIBLE_NS 1009843200000000000
+
 /* Whether a buffer's format (PEP 3118, and what ctypes adds) has objects or pointers in it. Text
  * between colons is a field's name, and Zf, Zd, Zg are complex numbers. */
 static int has_addresses(const char *format) {
@@ -250,6 +253,10 @@ static int keywords_of(PyObject *const *values, PyObject *names, pq_terms *terms
         terms->exact = PyBool_Check(timestamp) ? -1 : PyLong_AsLongLong(timestamp);
         if (terms->exact < 0) {
             pq_refuse_argument("timestamp", "(sO)", "timestamp", timestamp);
+            return -1;
+        }
+        if (terms->exact < PLAUSIBLE_NS &&
+            pq_check_argument("timestamp", "timestamp", timestamp) < 0) {
             return -1;
         }
     }
