@@ -28,9 +28,10 @@ from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.columns.inputs import bytes_of, check_count
 from pagequeue.page.fragments import fragment_count, fragment_rooms
 from pagequeue.send.producer import Producer, overtaken
+from pagequeue.util.state_lock import HOLDER, StateLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Buffer
 
@@ -149,8 +150,9 @@ class PayloadWriter(io.RawIOBase):
         self._held = contextlib.ExitStack()
         self._staging: Staging | None = None
         self._writer: FragmentWriter | None = None
-        self._guard = threading.Lock()
-        self._is_done = False
+        self._lock = StateLock()
+        self._is_done = False  # it is sent, or never will be
+        self._is_abandoned = False
         self._checked_bytes = 0
         self.sequence: int | None = None
 
@@ -169,12 +171,13 @@ class PayloadWriter(io.RawIOBase):
             TypeError: they are not bytes-like, or hold addresses of objects.
             DiskFull: they do not fit on the disk; the message cannot be sent any more.
             MessageTooLarge: `max_bytes` cannot hold the message, or it exceeds 2**40 bytes.
+            LockTimeout: a signal handler called it while its own thread was inside.
             ClosedError, ForkedError: the producer cannot be used.
         """
-        with self._guard:
+        self._producer._check_open()  # noqa: SLF001 - no user's
+        with self._alone("writing to a payload's file"):
             if self._is_done:
                 raise ValueError("I/O operation on closed file")
-            self._producer._check_open()  # noqa: SLF001 - no user's
             if type(data) is bytes:
                 return self._append(data, len(data))
             with bytes_of(data) as given:
@@ -216,19 +219,32 @@ class PayloadWriter(io.RawIOBase):
         Raises:
             As for `Producer.send`: the message was not sent.
         """
-        if self._is_done:
-            return
+        if not self._is_done:
+            try:
+                self._producer._check_open()  # noqa: SLF001 - no user's
+            except errors.PageQueueError:
+                self.discard()
+                raise
+            with self._alone("closing a payload's file"):
+                if not self._is_done:
+                    self._is_done = True
+                    self._send()
+        if self._is_abandoned:
+            self._is_abandoned = False
+            self._producer._check_open()  # noqa: SLF001 - no user's
+
+    @contextlib.contextmanager
+    def _alone(self, doing: str) -> Iterator[None]:
+        """Let no other thread in, and no handler; release in the end what nobody needs."""
         try:
-            with self._guard:
-                if self._is_done:
-                    return
-                self._is_done = True
-                self._send()
+            store = self._store
+            with self._lock.held(store.lock_timeout, doing, store.folder.path):
+                yield
         finally:
-            self._release()
+            if self._is_done:
+                self._release()
 
     def _send(self) -> None:
-        self._producer._check_open()  # noqa: SLF001 - no user's
         if self._writer is None or self._staging is None:
             self.sequence = send_bytes(self._producer, bytes(self._spool), self._timestamp)
             return
@@ -242,14 +258,28 @@ class PayloadWriter(io.RawIOBase):
         self._producer._flush_if_asked(sent.stop)  # noqa: SLF001 - no user's
 
     def discard(self) -> None:
-        """Send nothing, and remove what was written."""
+        """Send nothing, and remove what was written, when no call is inside any more."""
         self._is_done = True
         self._release()
 
+    def abandon(self) -> None:
+        """Discard it, because its producer is closed: closing it afterwards raises."""
+        if not self._is_done:
+            self._is_abandoned = True
+            self.discard()
+
     def _release(self) -> None:
-        if not self._store.is_forked:  # else the files are the parent's
-            self._held.close()
-        super().close()
+        """Release all, unless a call is inside, which does that when it ends."""
+        me = [threading.get_ident()]
+        holder = self._lock.holder
+        try:
+            if holder.setdefault(HOLDER, me) is me:
+                if not self._store.is_forked:  # else the files are the parent's
+                    self._held.close()
+                super().close()
+        finally:
+            if HOLDER in holder and holder[HOLDER] is me:
+                del holder[HOLDER]
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is None:

@@ -16,7 +16,6 @@ from pagequeue.journal.machine import EntryCodec, State
 from pagequeue.journal.replica import Replica
 from pagequeue.journal.report import check_journal
 from pagequeue.journal.snapshots import SnapshotGone, Snapshots
-from pagequeue.journal.state_lock import HOLDER, StateLock
 from pagequeue.journal.turn import PATIENCE, PATIENCE_SECONDS, Turn
 from pagequeue.maintenance.trim_plan import retained_header
 from pagequeue.queue.queue import Queue, internals
@@ -24,6 +23,7 @@ from pagequeue.store.options import check_snapshots
 from pagequeue.util.arguments import absolute_path
 from pagequeue.util.arguments import sequence as checked
 from pagequeue.util.closing import Closing
+from pagequeue.util.state_lock import HOLDER, StateLock
 from pagequeue.util.timestamps import to_ns
 from pagequeue.wait.coroutine import check_timeout, first
 from pagequeue.wait.off_loop import in_thread, off_loop

@@ -29,6 +29,9 @@ class PayloadWriter(Protocol):
     def discard(self) -> None:
         """Send nothing."""
 
+    def abandon(self) -> None:
+        """Send nothing, because the producer is closed."""
+
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...
 

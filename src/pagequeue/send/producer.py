@@ -88,6 +88,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         "__weakref__",
         "_ahead_since",
         "_deferred",
+        "_files",
         "_guard",
         "_job",
         "_lock_file",
@@ -108,6 +109,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
     _lock_file: LivenessLock
     _ahead_since: tuple[float, int]
     _deferred: DeferredEvents
+    _files: weakref.WeakValueDictionary[int, PayloadWriter]
 
     def __new__(cls, store: Store, clock: Clock | None = None, sync_every: int = 0) -> Self:
         """Attach to the active page of an open store; `clock` returns ns, None = the system's."""
@@ -140,6 +142,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._told_reserved = -1  # of the page, to the core
         self._ahead_since = (0.0, 0)
         self._deferred = DeferredEvents()
+        self._files = weakref.WeakValueDictionary()
         self._syncs = sync_every > 0
         try:
             store.folder.admit(self)
@@ -346,7 +349,13 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             raise record_size(self._store, 0)
         if timestamp is not None:
             timestamp = arguments.timestamp("timestamp", timestamp)
-        return self._bulk().open(self, self._store, timestamp, synced=self._syncs)
+        file = self._bulk().open(self, self._store, timestamp, synced=self._syncs)
+        self._files[id(file)] = file
+        # Registered before the check: closing has seen the file, or the check sees the closing.
+        if self._closed:
+            file.abandon()
+            raise self._closed_error()
+        return file
 
     def _flush_if_asked(self, end_sequence: int) -> None:
         """Flush what was sent by pages, if each send is flushed, or a number of them."""
@@ -506,7 +515,9 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
     def close(self) -> None:
         """Unmap the page; sent messages stay, and closing again has no effect.
 
-        A concurrent `send` of another thread ends first, or ends in `ClosedError`.
+        A concurrent `send` of another thread ends first, or ends in `ClosedError`, also one that
+        waits for room. What was written to files of `open` that are not closed is discarded;
+        closing such a file afterwards raises `ClosedError`.
 
         Example:
             >>> producer.close()
@@ -514,6 +525,9 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         if self._store.is_forked:
             return  # the parent's: another thread of it may have been inside when it forked
         self._detach_all()
+        for known in self._files.valuerefs():
+            if (file := known()) is not None:
+                file.abandon()
         # A call that is inside holds the writers' lock, or is about to: another process must not be
         # able to recover the queue before that call ends.
         deadline = time.monotonic() + self._store.lock_timeout

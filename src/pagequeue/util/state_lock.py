@@ -27,7 +27,12 @@ import threading
 import time
 from collections import deque
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from pagequeue import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HOLDER: Final = "holder"
 SLICE_SECONDS: Final = 0.05
@@ -49,6 +54,41 @@ class StateLock:
     def __init__(self) -> None:
         self.holder: dict[str, list[int]] = {}
         self.waiting: deque[SimpleQueue[None]] = deque()
+
+    @contextlib.contextmanager
+    def held(self, timeout: float, doing: str, path: str) -> Iterator[None]:
+        """Hold the lock while a block runs; other threads wait for that however long it takes.
+
+        Args:
+            timeout: seconds for which a thread may have the lock that has not entered the block.
+            doing: what it is held for.
+            path: of the file or directory.
+
+        Raises:
+            LockTimeout: this very thread holds it, or another one for too long.
+        """
+        me = [threading.get_ident()]
+        try:
+            if self.waiting or self.holder.setdefault(HOLDER, me) is not me:
+                if self.is_mine():
+                    raise errors.LockTimeout(
+                        f"called again while {doing}, from a signal handler or finalizer",
+                        path=path,
+                        remedy="do that outside of it",
+                    )
+                if not self.wait(me, timeout):
+                    raise errors.LockTimeout(
+                        f"another thread was {doing} for {timeout:g} s",
+                        path=path,
+                        remedy="find the thread that hangs, then call again",
+                    )
+            self.allow_long()
+            yield
+        finally:
+            if HOLDER in self.holder and self.holder[HOLDER] is me:
+                del self.holder[HOLDER]
+            if self.waiting:
+                self.wake()
 
     def is_mine(self) -> bool:
         """Whether this very thread has the lock."""

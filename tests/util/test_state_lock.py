@@ -16,8 +16,9 @@ from journals import PAGE, Accounts
 from support import until
 
 from pagequeue import LockTimeout
-from pagequeue.journal import Journal, state_lock
-from pagequeue.journal.state_lock import HOLDER, IDLE_SLICES, SLICE_SECONDS, StateLock
+from pagequeue.journal import Journal
+from pagequeue.util import state_lock
+from pagequeue.util.state_lock import HOLDER, IDLE_SLICES, SLICE_SECONDS, StateLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
