@@ -273,6 +273,7 @@ def test_compaction_killed_at_any_step_keeps_all_rows(
     assert sorted(os.listdir(table_layout.work_path(str(table)))) == ["lock", "readers"]
 
 
+@pytest.mark.slow
 def test_readers_at_any_instant_see_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,10 +415,9 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
 # --- with Spark -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reader", [pytest.param("python", marks=pytest.mark.slow), "auto"])
 @pytest.mark.spark
 def test_queues_are_archived_each_message_once(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, reader: str
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Two queues, several batches, a second run, a lost checkpoint: each message is there once.
 
@@ -433,16 +433,15 @@ def test_queues_are_archived_each_message_once(
             tmp_path / "q*",
             table,
             maxRecordsPerTrigger=120,
-            reader=reader,
             progress=lambda *counts: told.append(counts),
         )
-    assert ("read by the native reader" in caplog.text) == (reader == "auto")
+    assert "read by the native reader" in caplog.text
     assert (done.messages, done.batches) == (220, 2)
     assert told == [(0, 220), (120, 220), (220, 220)]
     assert rows(table) == sorted(wanted(one, range(150)) + wanted(two, range(70)))
     send(one, 150, 200)
     os.rename(table_layout.work_path(str(table), "checkpoint"), tmp_path / "lost")
-    assert archive(spark, tmp_path / "q*", table, reader=reader).messages == 50
+    assert archive(spark, tmp_path / "q*", table).messages == 50
     everything = sorted(wanted(one, range(200)) + wanted(two, range(70)))
     assert rows(table) == everything
     frame = spark.read.parquet(str(table))
@@ -464,34 +463,31 @@ OWN = np.dtype([("sequence", "<i8"), ("timestamp_ns", "<i8")])
 """Fields that are called and typed like columns of ours."""
 
 
-@pytest.mark.parametrize("reader", [pytest.param("python", marks=pytest.mark.slow), "auto"])
+@pytest.mark.slow
 @pytest.mark.spark
 def test_fields_that_are_called_like_our_columns_are_not_taken_for_them(
-    spark: SparkSession, tmp_path: Path, reader: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """Neither in the archive nor in figures; queues of which only some have them are refused."""
     records = np.array([(7 * n, n) for n in range(5)], OWN)
     with Queue(tmp_path / "q1", dtype=OWN) as queue, queue.producer() as producer:
         for number, record in enumerate(records):
             producer.send(record, timestamp=START + number * MINUTE_NS)
-    assert archive(spark, tmp_path / "q1", tmp_path / "table", reader=reader).messages == 5
+    assert archive(spark, tmp_path / "q1", tmp_path / "table").messages == 5
     assert rows(tmp_path / "table") == [
         (str(tmp_path / "q1"), n, START + n * MINUTE_NS, records[n].tobytes()) for n in range(5)
     ]
-    (one,) = profile(spark, tmp_path / "q1", reader=reader).queues
+    (one,) = profile(spark, tmp_path / "q1").queues
     assert (one.first_sequence, one.last_sequence, one.missing) == (0, 4, 0)
     assert (one.first_timestamp, one.last_timestamp) == (START, START + 4 * MINUTE_NS)
     send(tmp_path / "q2", 0, 5)
     with pytest.raises(errors.DtypeMismatch, match=r"queue_sequence.*in others: read the queues"):
-        archive(spark, tmp_path / "q*", tmp_path / "other", reader=reader)
+        archive(spark, tmp_path / "q*", tmp_path / "other")
 
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("reader", ["python", "auto"])
-def test_only_archived_messages_may_be_removed(
-    spark: SparkSession, tmp_path: Path, reader: str
-) -> None:
+def test_only_archived_messages_may_be_removed(spark: SparkSession, tmp_path: Path) -> None:
     """A consumer's name holds retention back until a batch is on stable storage."""
     source, table = tmp_path / "q", tmp_path / "table"
     retention = Retention(max_bytes=3 * PAGE_BYTES)
@@ -500,7 +496,7 @@ def test_only_archived_messages_may_be_removed(
         send(source, 0, 600)
         queue.trim()
         assert queue.head_sequence == 0
-        archive(spark, source, table, consumer="archive", reader=reader)
+        archive(spark, source, table, consumer="archive")
         queue.trim()
         assert queue.head_sequence > 100
         (info,) = queue.consumers()
@@ -573,23 +569,20 @@ def test_messages_that_are_not_durable_are_archived_later(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("reader", ["python", "auto"])
-def test_errors_of_the_source_keep_their_type(
-    spark: SparkSession, tmp_path: Path, reader: str
-) -> None:
+def test_errors_of_the_source_keep_their_type(spark: SparkSession, tmp_path: Path) -> None:
     """Messages removed by retention are reported as such, and not as an error of Spark."""
     source, table = tmp_path / "q", tmp_path / "table"
     send(source, 0, 10)
-    archive(spark, source, table, reader=reader)
+    archive(spark, source, table)
     send(source, 10, 1000)
     with Queue(source, retention=Retention(max_bytes=3 * PAGE_BYTES)) as queue:
         queue.trim()
         head = queue.head_sequence
     with pytest.raises(errors.Expired, match="give the option consumer"):
-        archive(spark, source, table, reader=reader)
-    archive(spark, source, table, onExpired="skip", reader=reader)
+        archive(spark, source, table)
+    archive(spark, source, table, onExpired="skip")
     assert numbers(table) == [*range(10), *range(head, 1000)]
     with pytest.raises(errors.QueueNotFound, match="no queue"):
-        archive(spark, tmp_path / "none", table, reader=reader)
+        archive(spark, tmp_path / "none", table)
     with pytest.raises(errors.QueueNotFound, match="no queue matches"):
-        archive(spark, tmp_path / "none*", table, reader=reader)
+        archive(spark, tmp_path / "none*", table)

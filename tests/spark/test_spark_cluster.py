@@ -22,7 +22,7 @@ pytest.importorskip("pyarrow")
 from spark_cluster import HOSTS, cluster, environment
 from spark_cluster_driver import SLOW_SECONDS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 SHIPPING = 3
 COUNT = 2000
 
@@ -68,7 +68,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**found, "there": there, "sizes": sizes}
 
 
-@pytest.mark.slow
 def test_ships_of_many_hosts_are_one_table(done: dict[str, Any]) -> None:
     """Every message once, by a glob, compressed ones too."""
     queues = done["read"]["queues"]
@@ -78,7 +77,6 @@ def test_ships_of_many_hosts_are_one_table(done: dict[str, Any]) -> None:
         assert row["size_bytes"] == done["sizes"][name]
 
 
-@pytest.mark.slow
 def test_tasks_run_where_the_driver_is_not(done: dict[str, Any]) -> None:
     """On both workers, in working directories of their own."""
     assert done["read"]["partitions"] > 2
@@ -88,7 +86,6 @@ def test_tasks_run_where_the_driver_is_not(done: dict[str, Any]) -> None:
         assert any(f"worker-{host}" in folder for folder in folders)
 
 
-@pytest.mark.slow
 def test_a_speculated_write_has_its_rows_once(done: dict[str, Any]) -> None:
     """The first attempt hangs in the middle of its rows, a second one wins; in order, each once."""
     write = done["write"]
@@ -101,7 +98,6 @@ def test_a_speculated_write_has_its_rows_once(done: dict[str, Any]) -> None:
         assert [m.payload for m in queue.replay()] == [b"%d" % n for n in range(5000)]
 
 
-@pytest.mark.slow
 def test_a_streamed_write_survives_its_executor(done: dict[str, Any]) -> None:
     """It is killed in the middle of its rows; the other one does them, and each is there once."""
     assert done["stream"]["killed"]

@@ -104,6 +104,7 @@ def test_the_wrapper_drops_one_argument_and_keeps_the_others(tmp_path: Path) -> 
     assert done.stdout == "-cp\na b\nit's\n--add-modules=other\n\n"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
     """The extra `spark-java` is enough: a session, a write and a read without any other Java."""
@@ -127,7 +128,7 @@ def test_spark_runs_on_the_packaged_java(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env={**environment, "PATH": str(nowhere)},
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert "rows 7" in done.stdout, done.stdout + done.stderr

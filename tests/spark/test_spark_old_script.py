@@ -66,6 +66,7 @@ found["gaps"] = pagequeue.spark.gaps(clicks).count()
 """
 
 
+@pytest.mark.slow
 def test_script_from_before_the_native_reader_runs_unchanged(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

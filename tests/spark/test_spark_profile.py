@@ -121,17 +121,14 @@ def test_rates_are_by_time() -> None:
 # --- with Spark -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reader", [pytest.param("python", marks=pytest.mark.slow), "auto"])
 @pytest.mark.spark
-def test_queues_and_their_archive_have_the_same_figures(
-    spark: SparkSession, tmp_path: Path, reader: str
-) -> None:
-    """Of queues the lags of consumers, of a table what it lacks; ranges by time."""
+def test_queues_have_the_figures_of_their_messages(spark: SparkSession, tmp_path: Path) -> None:
+    """With the lags of their consumers; several tasks to a queue."""
     send(tmp_path / "q1", 0, 200)
     send(tmp_path / "q2", 50, 80)
     with Queue(tmp_path / "q1") as queue, queue.consumer("worker") as consumer:
         consumer.seek(sequence=150)
-    found = profile(spark, tmp_path / "q*", partitionBytes=2000, reader=reader)
+    found = profile(spark, tmp_path / "q*", partitionBytes=2000)
     one, two = found.queues
     assert (one.queue, one.messages, one.lags) == (str(tmp_path / "q1"), 200, {"worker": 50})
     assert (two.messages, two.lag, two.first_timestamp) == (30, None, START + 50 * MINUTE_NS)
@@ -139,9 +136,19 @@ def test_queues_and_their_archive_have_the_same_figures(
     assert one.gaps.least == one.gaps.most == MINUTE_NS
     assert (one.missing, one.late, one.duplicates) == (0, 0, 0)
     assert one.rate == pytest.approx(1 / 60)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_queues_and_their_archive_have_the_same_figures(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of a table what it lacks; ranges by time."""
+    send(tmp_path / "q1", 0, 200)
     since, until = START + 10 * MINUTE_NS, START + 60 * MINUTE_NS
-    part = profile(spark, [tmp_path / "q1"], since=since, until=until, reader=reader)
+    part = profile(spark, [tmp_path / "q1"], since=since, until=until, reader="python")
     assert part.total.messages == 50
+    (one,) = profile(spark, tmp_path / "q1").queues
     with Publisher(str(tmp_path / "table")) as publisher:
         staged = publisher.staging()
         stage(staged, table_layout.quote(str(tmp_path / "q1")), 0, 180)

@@ -218,7 +218,9 @@ def test_a_killed_replay_is_resumed(
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.parametrize("step_ns", [MINUTE_NS // 60, 7, 0])
+@pytest.mark.parametrize(
+    "step_ns", [MINUTE_NS // 60, pytest.param(7, marks=pytest.mark.nightly), 0]
+)
 def test_a_large_hour_is_several_slices(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int
 ) -> None:

@@ -15,7 +15,9 @@ from pagequeue import Queue, _core, errors
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+from native_support import write_here
 from pyspark.sql import functions as f
+from tiers import slow_but
 
 from pagequeue.spark import typed_errors
 from pagequeue.spark.native import sinks
@@ -29,14 +31,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
-SINKS = ("native", "python")
+HERE = "here"
+"""The Python sink's writer, used in this process: Spark would start workers for its tasks."""
+SINKS = ("native", HERE)
 COUNT = 3_000
 
 
 def write(frame: DataFrame, directory: Path, sink: str, **options: object) -> None:
-    """Write a frame by one of the two sinks."""
+    """Write a frame by one of the sinks."""
+    options = {"pageBytes": 65_536, **options}
+    if sink == HERE:
+        write_here(frame, directory, **options)
+        return
     writer = frame.write.format("pagequeue").mode("append").option("sink", sink)
-    for name, value in {"pageBytes": 65_536, **options}.items():
+    for name, value in options.items():
         writer = writer.option(name, str(value))
     with typed_errors():
         writer.save(str(directory))
@@ -50,7 +58,8 @@ def messages(directory: Path) -> list[tuple[int, bytes]]:
         return [(m.timestamp, m.payload) for m in queue.replay()]
 
 
-def test_both_sinks_write_the_same(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", slow_but(["times"], ["text", "bytes", "times"]))
+def test_both_sinks_write_the_same(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Text and bytes, empty, small and larger than a block or a page; own times; three tasks."""
     size = f.when(f.col("id") % 1000 == 7, 1_200_000).otherwise(f.col("id") % 40)
     rows = spark.range(0, COUNT, 1, 3).select("id", size.alias("size"))
@@ -62,33 +71,47 @@ def test_both_sinks_write_the_same(spark: SparkSession, tmp_path: Path) -> None:
         ],
         "times": [(f.col("id") + 5).alias("timestamp_ns"), text.alias("payload")],
     }
-    for kind, selected in columns.items():
-        frame = rows.select(*selected)
-        found = {}
-        for sink in SINKS:
-            write(frame, tmp_path / f"{kind}-{sink}", sink)
-            found[sink] = messages(tmp_path / f"{kind}-{sink}")
-        assert len(found["native"]) == COUNT
-        if kind == "times":
-            assert found["native"] == found["python"]
-            assert [time for time, _ in found["native"]] == [*range(5, COUNT + 5)]
-        else:
-            payloads = [[payload for _, payload in found[sink]] for sink in SINKS]
-            assert payloads[0] == payloads[1]
+    found = {}
+    for sink in SINKS:
+        write(rows.select(*columns[kind]), tmp_path / sink, sink)
+        found[sink] = messages(tmp_path / sink)
+    payloads = [[payload for _, payload in found[sink]] for sink in SINKS]
+    assert payloads[0] == payloads[1]
+    wanted = [b"%d" % number for number in range(COUNT)]
+    assert [payload.partition("ü".encode())[0] for payload in payloads[0]] == [
+        b"" if kind == "bytes" and number % 40 == 0 else text for number, text in enumerate(wanted)
+    ]
+    if kind == "times":
+        assert found["native"] == found[HERE]
+        assert [time for time, _ in found["native"]] == [*range(5, COUNT + 5)]
 
 
-def test_log_says_which_sink_writes(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The native one by default."""
-    frame = spark.range(3).selectExpr("cast(id as string) payload")
+@pytest.mark.slow
+def test_python_sink_writes_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    """In the order of partitions, by Spark's workers."""
+    frame = spark.range(0, COUNT, 1, 3).selectExpr("cast(id as string) payload")
+    write(frame, tmp_path / "q", "python")
+    assert [payload for _, payload in messages(tmp_path / "q")] == [b"%d" % n for n in range(COUNT)]
+
+
+def test_log_says_which_sink_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The native one by default, and why another."""
+    schema = json.dumps({"type": "struct", "fields": [_field("payload", "string")]})
+    told = {"": "0 -1 0", "&sink=auto": "0 -1 0", "&sink=native": "0 -1 0", "&sink=python": ""}
+    for option, answer in told.items():
+        given = _words(tmp_path / "q") + option
+        with caplog.at_level(logging.INFO, "pagequeue"):
+            assert sinks.sink_answer(f"choose\n\n{given}\n{schema}", "") == answer
+        assert [text.partition("q: ")[2] for text in caplog.messages] == (
+            ["written by the native sink"] if answer else []
+        )
+        caplog.clear()
+    given = _words(tmp_path / "q")
     with caplog.at_level(logging.INFO, "pagequeue"):
-        for sink in ("auto", "native"):
-            write(frame, tmp_path / "q", sink)
-            assert caplog.messages[-1].endswith("q: written by the native sink")
-            caplog.clear()
-        write(frame, tmp_path / "q", "python")
-        assert not [text for text in caplog.messages if "native sink" in text]
+        assert sinks.sink_answer(f"choose\n\n{given}\n{schema}", "no classes") == ""
+    assert caplog.messages[-1].endswith("q: written by the Python sink: no classes")
+    with pytest.raises(errors.InvalidOption, match="cannot write this: no classes"):
+        sinks.sink_answer(f"choose\n\n{given}&sink=native\n{schema}", "no classes")
 
 
 PLAIN = np.dtype(
@@ -151,6 +174,7 @@ VALUES = {
 }
 
 
+@pytest.mark.slow
 def test_both_sinks_write_the_same_records(spark: SparkSession, tmp_path: Path) -> None:
     """Every type that the native one knows, aligned, in any order of columns, with times."""
     columns = [f"{text} as `{name}`" for name, text in reversed(VALUES.items())]
@@ -161,9 +185,10 @@ def test_both_sinks_write_the_same_records(spark: SparkSession, tmp_path: Path) 
         write(frame, tmp_path / sink, sink)
         found[sink] = messages(tmp_path / sink)
     assert len(found["native"]) == 100
-    assert found["native"] == found["python"]
+    assert found["native"] == found[HERE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", SINKS)
 def test_payloads_of_records_are_written_as_they_are(
     spark: SparkSession, tmp_path: Path, sink: str
@@ -197,20 +222,19 @@ UNFIT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sink", SINKS)
-def test_value_that_a_field_does_not_hold_is_refused(
-    spark: SparkSession, tmp_path: Path, sink: str
-) -> None:
+def test_value_that_a_field_does_not_hold_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """NotEncodable with a remedy, from both sinks, and no row is there."""
     for name, (text, why) in UNFIT.items():
         dtype = np.dtype([(name, PLAIN[name])])
         Queue(tmp_path / name, page_bytes=65_536, dtype=dtype).close()
         frame = spark.range(0, 10, 1, 1).selectExpr(f"{text} as `{name}`")
-        with pytest.raises(errors.NotEncodable, match=f"'{name}.*{why}"):
-            write(frame, tmp_path / name, sink)
-        assert messages(tmp_path / name) == []
+        for sink in SINKS:
+            with pytest.raises(errors.NotEncodable, match=f"'{name}.*{why}"):
+                write(frame, tmp_path / name, sink)
+            assert messages(tmp_path / name) == []
 
 
+@pytest.mark.slow
 def test_records_that_it_does_not_know_are_left_to_python(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -235,6 +259,7 @@ def test_dtype_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
         sinks.sink_answer(f"table\n\n{given}\n{schema}\nfalse\n{told.replace('i:8', 'u:8')}", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", SINKS)
 def test_null_is_refused_and_nothing_is_written(
     spark: SparkSession, tmp_path: Path, sink: str
@@ -249,30 +274,30 @@ def test_null_is_refused_and_nothing_is_written(
     assert messages(tmp_path / "q") == []
 
 
-@pytest.mark.parametrize("sink", SINKS)
-def test_overwrite_and_unknown_names_are_refused(
-    spark: SparkSession, tmp_path: Path, sink: str
-) -> None:
+@pytest.mark.slow
+def test_overwrite_and_unknown_names_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Before any task runs."""
     frame = spark.range(5).selectExpr("cast(id as string) payload")
-    writer = frame.write.format("pagequeue").mode("overwrite").option("sink", sink)
-    with pytest.raises(errors.InvalidOption, match="a queue only grows"), typed_errors():
-        writer.save(str(tmp_path / "q"))
+    for sink in ("native", "python"):
+        writer = frame.write.format("pagequeue").mode("overwrite").option("sink", sink)
+        with pytest.raises(errors.InvalidOption, match="a queue only grows"), typed_errors():
+            writer.save(str(tmp_path / "q"))
     with pytest.raises(errors.InvalidOption, match="option sink is 'both'"):
         write(frame, tmp_path / "q", "both")
     with pytest.raises(errors.InvalidOption, match=r"pagebyte\b"):
-        write(frame, tmp_path / "q", sink, pageByte=4096)
+        write(frame, tmp_path / "q", "native", pageByte=4096)
 
 
-@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.slow
 def test_piece_is_published_once_whichever_sink_repeats_it(
-    spark: SparkSession, tmp_path: Path, sink: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The ledger is one."""
-    frame = spark.range(7).selectExpr("cast(id as string) payload")
-    for which in (sink, *SINKS):
-        write(frame, tmp_path / "q", which, writer="nightly", piece=4)
-    assert len(messages(tmp_path / "q")) == 7
+    """The ledger is one; the next piece is added."""
+    turns = (("a", 4, "native"), ("again", 4, HERE), ("b", 5, HERE), ("again", 5, "native"))
+    for payload, piece, sink in turns:
+        frame = spark.range(3).selectExpr(f"'{payload}' payload")
+        write(frame, tmp_path / "q", sink, writer="nightly", piece=piece)
+    assert [payload for _, payload in messages(tmp_path / "q")] == [b"a"] * 3 + [b"b"] * 3
 
 
 @pytest.mark.slow
@@ -281,7 +306,7 @@ def test_stream_continues_with_the_other_sink(spark: SparkSession, tmp_path: Pat
     source = tmp_path / "source"
     source.mkdir()
     sent = []
-    for number, sink in enumerate(("native", "python", "native", "native")):
+    for number, sink in enumerate(("native", "python", "native")):
         rows = [json.dumps({"payload": f"{number}-{i}"}) for i in range(50)]
         (source / f"{number}.json").write_text("\n".join(rows))
         sent += [f"{number}-{i}".encode() for i in range(50)]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("default_reader")]
+pytestmark = pytest.mark.spark
 PAGE_BYTES = 4096
 TICK = np.dtype([("symbol", "S4"), ("price", "<f8"), ("size", "<u4"), ("at", "<M8[us]")])
 EVERYTHING = np.dtype(
@@ -77,6 +77,7 @@ def fill(directory: Path, records: NDArray[np.void], dtype: np.dtype[Any] = TICK
     return directory
 
 
+@pytest.mark.slow
 def test_records_are_columns_of_their_fields(spark: SparkSession, tmp_path: Path) -> None:
     """Without a schema: our own columns, then one for each field, over all queues of a glob."""
     for number in range(2):
@@ -173,6 +174,7 @@ def test_a_stream_fails_when_a_queue_of_another_dtype_joins(tmp_path: Path) -> N
         reader.partitions(dict.fromkeys(end, 0), end)
 
 
+@pytest.mark.slow
 def test_records_are_written_from_columns(spark: SparkSession, tmp_path: Path) -> None:
     """By name, in any order, integers of any width; times are kept."""
     Queue(tmp_path / "q", page_bytes=PAGE_BYTES, dtype=TICK).close()

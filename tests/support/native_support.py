@@ -7,20 +7,26 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
+from pyspark.sql import functions as f
 from support import flip
 
 from pagequeue import Queue, errors
 from pagequeue import format as fmt
 from pagequeue.spark import typed_errors
+from pagequeue.spark.columns import schema_of
 from pagequeue.spark.native import building
 from pagequeue.spark.native import reader as native
+from pagequeue.spark.options import place_options, write_options
+from pagequeue.spark.source import BatchReader, dtype_of
+from pagequeue.spark.writing import BatchWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 PAGE_BYTES = 4096
 START = 1_700_000_000_000_000_000
@@ -63,6 +69,65 @@ def verdict(way: Callable[[], object]) -> Verdict | None:
         told = {name: value for name, value in vars(own).items() if name[0] != "_"}
         return Verdict(type(own).__name__, str(own), told)
     return None
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Return all rows, in order; bytes as bytes, and `timestamp` in microseconds since 1970."""
+    if "timestamp" in frame.columns:
+        frame = frame.withColumn("timestamp", f.unix_micros("timestamp"))
+    return sorted(
+        tuple(bytes(value) if isinstance(value, bytearray) else value for value in row)
+        for row in frame.collect()
+    )
+
+
+def source_reader(
+    path: object,
+    columns: Sequence[str] | None = None,
+    **options: object,
+) -> BatchReader:
+    """Return the Python source's reader, to be used here.
+
+    Spark would start a worker for each of its tasks, twice where they fail.
+    """
+    given = {"path": str(path), **{name: str(value) for name, value in options.items()}}
+    return BatchReader(given, schema_of(columns, dtype_of(place_options(given))))
+
+
+def source_rows(
+    path: object, columns: Sequence[str] | None = None, **options: object
+) -> list[tuple[Any, ...]]:
+    """Return all rows as the tasks of the Python source give them, in order of its partitions."""
+    reader = source_reader(path, columns, **options)
+    return [
+        tuple(row.values())
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in _as_numbers(batch).to_pylist()
+    ]
+
+
+def _as_numbers(batch: Any) -> Any:  # noqa: ANN401 - pyarrow is not typed
+    """Return a batch whose column `timestamp` is in microseconds since 1970, as in `rows`."""
+    number = pa.int64()
+    fields = [
+        pa.field(field.name, number) if field.type == pa.timestamp("us", "UTC") else field
+        for field in batch.schema
+    ]
+    return batch.cast(pa.schema(fields))
+
+
+def write_here(frame: DataFrame, directory: Path, **options: object) -> None:
+    """Write a frame by the Python sink's writer, as one task of Spark's and its driver would."""
+    given = {"path": str(directory), **{name: str(value) for name, value in options.items()}}
+    writer = BatchWriter(write_options(given), frame.schema, overwrite=False)
+    staged = []
+    try:
+        staged.append(writer.write(iter(frame.toArrow().to_batches())))
+        writer.commit(list(staged))
+    except BaseException:
+        writer.abort(list(staged))
+        raise
 
 
 def threads_after(before: int) -> int:

@@ -290,18 +290,6 @@ def spark() -> Iterator[SparkSession]:
     started.stop()
 
 
-@pytest.fixture(params=["auto", pytest.param("python", marks=pytest.mark.slow)])
-def default_reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What Spark reads with where a test does not say: each reader in turn."""
-    from pagequeue.spark import options  # noqa: PLC0415 - needs PySpark
-
-    name: str = request.param
-    for which in ("READERS", "SINKS"):
-        others = sorted({*getattr(options, which)} - {name})
-        monkeypatch.setattr(options, which, (name, *others))
-    return name
-
-
 @pytest.fixture
 def disk(tmp_path: Path) -> Disk:
     """A directory where no queue was made yet."""
