@@ -84,6 +84,43 @@ def test_rows_that_never_fit_are_refused_and_no_page_is_dropped_for_them(
         assert queue.verify().problems == []
 
 
+BUSY: dict[str, dict[str, Any]] = {
+    "ring": {"ring": 4 * PAGE_BYTES},
+    "few pages": {"retention": Retention(max_bytes=3 * PAGE_BYTES), "on_full": "drop_oldest"},
+    "any": {},
+}
+
+
+@pytest.mark.parametrize("kind", BUSY)
+def test_batch_is_published_though_another_producer_is_faster_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The others wait for it then; it takes no page of its own, which a ring does not have."""
+    real, threads = write_record, list[threading.Thread]()
+    with (
+        Queue(tmp_path / "q", page_bytes=PAGE_BYTES, **BUSY[kind]) as queue,
+        queue.producer() as other,
+    ):
+
+        def overtake(*arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
+            real(*arguments, **options)
+            thread = threading.Thread(target=other.send, args=(b"faster",))
+            thread.start()
+            thread.join(LONG if len(threads) < publisher.TRIES else 0.1)  # then it has to wait
+            threads.append(thread)
+
+        monkeypatch.setattr(publisher, "write_record", overtake)
+        sequences = queue.publish("writer", 7, [b"a", b"b", b"c"])
+        for thread in threads:
+            thread.join(LONG)
+            assert not thread.is_alive()
+        assert len(threads) == publisher.TRIES + 1
+        found = {message.sequence: message.payload for message in queue.replay()}
+        assert [found[sequence] for sequence in sequences] == [b"a", b"b", b"c"]
+        assert queue.publish("writer", 7, [b"a", b"b", b"c"]) == sequences
+        assert queue.verify().ok
+
+
 def test_space_for_all_pages_is_freed_before_any_is_published(tmp_path: Path) -> None:
     """max_bytes holds also in the moment in which many pages appear."""
     limit = Retention(max_bytes=6 * PAGE_BYTES)

@@ -2,9 +2,11 @@
 
 Messages that fit into one page are one batch (I8), sent on the condition that it gets the sequence
 named by a record on stable storage: the next publisher that finds the record compares it with the
-messages to tell whether the batch was sent. More messages are written to staged pages, which are
-renamed into the queue and published by one store (I19). Ordinary producers continue meanwhile; only
-while staged pages get their sequences do they wait, as for a page that is being created.
+messages to tell whether the batch was sent. If other producers are faster each time, they wait
+while the record is written, and it is the first batch of a page. More messages are written to
+staged pages, which are renamed into the queue and published by one store (I19). Ordinary producers
+continue meanwhile; only while staged pages get their sequences do they wait, as for a page that is
+being created.
 """
 
 from __future__ import annotations
@@ -66,8 +68,8 @@ if TYPE_CHECKING:
     from pagequeue.meta.write_meta import Tail
     from pagequeue.store.store import Store
 
-TRIES: Final = 20
-"""Attempts to send a batch while other producers send in between; then it takes pages."""
+TRIES: Final = 10
+"""Attempts to send a batch while other producers send in between; then they wait for it."""
 ROOM_TRIES: Final = 100
 SYNC_TRIES: Final = 5
 """Attempts of a call whose own syncs failed each time, though the queue could continue."""
@@ -233,10 +235,9 @@ class BulkPublisher:
         with BulkProducer(store) as producer:
             producer.require_record_bytes(store.schema.record_bytes)
             producer.call_while_waiting(partial(self._wait_on, check))
-            found = None
             if source.count and self._fits(source):
                 found = self._send(producer, entry, source, timeout)
-            if found is None:
+            else:
                 found = self._publish_pages(producer, entry, source, timeout)
             producer.flush_sent(found.stop)
         return found
@@ -274,42 +275,107 @@ class BulkPublisher:
 
     def _send(
         self, producer: BulkProducer, entry: _Entry, source: BulkSource, timeout: float | None
-    ) -> range | None:
-        """Send one batch; None: other producers sent in between each time."""
+    ) -> range:
+        """Send one batch.
+
+        Raises:
+            QueueFull: the timeout is over, and others were faster each time.
+            LockTimeout: the same, after many attempts.
+        """
         whole = _joined(list(source.chunks()))
-        deadline = self._store.roller.deadline(timeout=timeout)
-        for _ in range(TRIES):
-            tail = self._store.tail
-            first, times = tail.sequence, whole.times
-            if times is None:
-                now = max(self._store.clock(), tail.last_timestamp)
-                times = np.full(len(whole.payloads), now, np.int64)
-            elif int(times[0]) < tail.last_timestamp:
-                raise too_early(self._folder.path, int(times[0]), tail.last_timestamp)
-            sequences = range(first, first + len(whole.payloads))
-            # 1. Write the record to stable storage. Dies here: no message matches it; it is
-            #    removed.
-            record = {
-                "entry": entry_of(entry.writer),
-                **entry.with_sequences(sequences),
-                "first_sequence": first,
-                "count": len(sequences),
-                "digest": _digest(whole, times),
-            }
-            with self._entering():
-                write_record(self._folder, sending_name(self._prefix), record, _nothing)
-            self._sync_names()
-            # 2. Send the batch with that sequence and these times, or not at all. Dies here: the
-            #    messages match the record.
-            left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-            if producer.send_at(first, whole.payloads, times, left):
+        began, deadline = time.monotonic(), self._store.roller.deadline(timeout=timeout)
+        for losses in range(ROOM_TRIES):
+            if losses > LOSSES_MIN and time.monotonic() > deadline:
+                raise starved(self._folder.path, time.monotonic() - began)
+            if losses < TRIES:
+                tail = self._store.tail
+                with self._entering():
+                    times = self._write_sending(entry, whole, tail)
+                self._sync_names()
+                sequences = self._send_recorded(producer, whole, times, tail, deadline)
+            else:
+                sequences = self._send_first(producer, entry, whole, deadline)
+            if sequences is not None:
                 # 3. Rename the record to the entry. Power is cut before the flush: recovery reverts
                 #    it together with the messages.
                 with self._visible():
                     self._enter(sending_name(self._prefix), entry_of(entry.writer))
                 return sequences
         self._folder.remove(sending_name(self._prefix))
-        return None
+        raise _others_were_faster(self._store)
+
+    def _write_sending(self, entry: _Entry, whole: Chunk, tail: Tail) -> NDArray[np.int64]:
+        """Write the record of a batch that comes next; return its times.
+
+        1. Write the record to stable storage. Dies here: no message matches it; it is removed.
+
+        The caller has the preparation lock.
+
+        Raises:
+            TimestampOrder: the batch has earlier times than the queue.
+        """
+        count, times = len(whole.payloads), whole.times
+        if times is None:
+            now = max(self._store.clock(), tail.last_timestamp)
+            times = np.full(count, now, np.int64)
+        elif int(times[0]) < tail.last_timestamp:
+            raise too_early(self._folder.path, int(times[0]), tail.last_timestamp)
+        record = {
+            "entry": entry_of(entry.writer),
+            **entry.with_sequences(range(tail.sequence, tail.sequence + count)),
+            "first_sequence": tail.sequence,
+            "count": count,
+            "digest": _digest(whole, times),
+        }
+        write_record(self._folder, sending_name(self._prefix), record, _nothing)
+        return times
+
+    def _send_recorded(
+        self,
+        producer: BulkProducer,
+        whole: Chunk,
+        times: NDArray[np.int64],
+        tail: Tail,
+        deadline: float,
+    ) -> range | None:
+        """Send the batch of a record; return its sequences. None: another producer was faster.
+
+        2. Send it with the sequence and the times of the record, or not at all. Dies here: the
+           messages match the record.
+        """
+        left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
+        if not producer.send_at(tail.sequence, whole.payloads, times, left):
+            return None
+        return range(tail.sequence, tail.sequence + len(whole.payloads))
+
+    def _send_first(
+        self, producer: BulkProducer, entry: _Entry, whole: Chunk, deadline: float
+    ) -> range | None:
+        """Send a batch as the first one of a page, for which other producers wait meanwhile.
+
+        Returns:
+            its sequences; None: others rolled before, or one was faster after the roll: try again.
+        """
+        store = self._store
+        if store.write_meta.failed_errno:  # before the preparation lock, which it needs
+            store.flusher.resume()
+        number = self._make_room(producer, 1, deadline)
+        if number is None:
+            return None
+        producer.check_wanted()
+        with self._prepared("publishing a batch"):
+            # As M2 and M3. Dies here: the queue has rolled, or the page is abandoned (I8).
+            active = self._use_up_next_page(producer)
+            tail = producer.freeze()
+            if tail is None or tail.page_number != active:
+                return None
+            times = self._write_sending(entry, whole, tail)
+            self._sync_names()
+            # No process has the next page before this line, so that none has rolled.
+            if not store.roller.make_held(active + 1, has_room=active + 1 <= number):
+                return None
+            producer.roll_from(active)
+        return self._send_recorded(producer, whole, times, tail, deadline)
 
     def _enter(self, record: str, entry: str) -> None:
         """Rename a record to an entry, on stable storage."""
@@ -467,11 +533,7 @@ class BulkPublisher:
             if sequences is not None:
                 break
         else:
-            raise errors.LockTimeout(
-                f"other producers rolled, or syncs failed, {ROOM_TRIES} times in a row",
-                path=store.folder.path,
-                remedy="call again",
-            )
+            raise _others_were_faster(store)
         staged.unmap(store.background)
         if store.after_roll is not None:
             store.background.submit(store.after_roll)
@@ -612,6 +674,14 @@ class _Entry(NamedTuple):
     def with_sequences(self, sequences: range) -> dict[str, Any]:
         """Return the entry's contents once this piece has these sequences."""
         return with_piece(self.before, self.writer, self.piece, sequences)
+
+
+def _others_were_faster(store: Store) -> errors.LockTimeout:
+    return errors.LockTimeout(
+        f"other producers sent or rolled, or syncs failed, {ROOM_TRIES} times in a row",
+        path=store.folder.path,
+        remedy="call again",
+    )
 
 
 def _nothing() -> None:

@@ -9,6 +9,7 @@ long as to compare a plan with the state.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -50,8 +51,15 @@ class RingTrimmer:
         self._names = names
         self._cursors: dict[str, tuple[Identity | None, CursorMeta]] = {}
 
-    def advance(self, store: Store, number: int) -> tuple[Found, WritablePage | None]:
+    def advance(
+        self, store: Store, number: int, *, is_held: bool = False
+    ) -> tuple[Found, WritablePage | None]:
         """Move the head, so that a page of this number fits, and make that page, if it can be.
+
+        Args:
+            store: of the ring.
+            number: of the page.
+            is_held: whether the caller has the preparation lock.
 
         Raises:
             LockTimeout: another process holds the preparation lock.
@@ -64,7 +72,8 @@ class RingTrimmer:
         if first is None:
             return Found.OTHER, None
         made, names = self._names.of(store)
-        with roller.lock.exclusive(store.lock_timeout, "trimming the queue"):
+        lock = roller.lock.exclusive(store.lock_timeout, "trimming the queue")
+        with contextlib.nullcontext() if is_held else lock:
             store.folder.check()
             if (
                 read_meta.head_page != head_page

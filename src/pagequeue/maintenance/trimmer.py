@@ -161,12 +161,12 @@ class Trimmer:
         except errors.QueueFull:  # consumers keep older pages, so they keep this one, too
             return False
 
-    def renew_next(self, number: int) -> WritablePage | None:
+    def renew_next(self, number: int, is_held: bool) -> WritablePage | None:
         """Make the next page of a ring of its oldest one; see `RingTrimmer.advance`."""
         store = self._known()
         if store is None or self._ring is None:
             return None
-        return self._ring.advance(store, number)[1]
+        return self._ring.advance(store, number, is_held=is_held)[1]
 
     def _has_room(self, number: int) -> bool:
         store = self._known()

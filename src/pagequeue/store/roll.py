@@ -92,7 +92,7 @@ class Roller:
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
         self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
-        self.renew_next: Callable[[int], WritablePage | None] | None = None
+        self.renew_next: Callable[[int, bool], WritablePage | None] | None = None
         self.full_timeout: float | None = None
         self.waits_for_room = False  # senders do, when the queue is full
         self._guard = threading.RLock()  # a finalizer may come back in
@@ -204,7 +204,7 @@ class Roller:
             LockReplaced: the lock file was replaced since the queue was opened.
         """
         if self.renew_next is not None and number not in self._pages:
-            renewed = self.renew_next(number)
+            renewed = self.renew_next(number, False)
             if renewed is not None:
                 return renewed
         with self._guard:
@@ -351,6 +351,22 @@ class Roller:
                         return page
                 return self._keep(self._new(number, filled_bytes, frame_bytes))
         return self._mapped(number)
+
+    def make_held(self, number: int, *, has_room: bool) -> bool:
+        """Make the next page, which does not exist; the caller has the preparation lock.
+
+        Args:
+            number: of the page.
+            has_room: whether room was made for it; else a ring makes it now, if that is possible
+                without waiting.
+
+        Returns:
+            whether the page is there.
+        """
+        if not has_room and not (self._is_ring and self.has_room(number)):
+            return self.renew_next is not None and self.renew_next(number, True) is not None
+        self._keep(self._new(number, 0, 1.0))
+        return True
 
     def _new(self, number: int, filled_bytes: int, frame_bytes: float) -> WritablePage:
         header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
