@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stress.history import Sent
     from stress.traffic import Op
 
+ATTEMPTS = 10
 CHUNK_COUNT = 25
 
 
@@ -38,10 +39,14 @@ class Rows:
 
 
 def publish(producer: Producer, uid: int, number: int, payloads: list[bytes]) -> range:
-    """Publish payloads as a piece of the work of a producer; what it returns is durable."""
-    from pagequeue.bulk.publisher import BulkPublisher  # noqa: PLC0415  the core is chosen by now
+    """Publish payloads as a piece of the work of a producer; what it returns is durable.
 
-    with BulkPublisher(producer._store) as ledger:
+    Every other piece that fits into a page is published as if others had overtaken it too often.
+    """
+    from pagequeue.bulk import publisher  # noqa: PLC0415  the core is chosen by now
+
+    setattr(publisher, "TRIES", number % 2 * ATTEMPTS)  # noqa: B010  mypy forbids it in plain words
+    with publisher.BulkPublisher(producer._store) as ledger:
         return ledger.publish(str(uid), number, Rows(payloads))
 
 

@@ -80,6 +80,12 @@ LEAPING = (
         },
     ),
     in_python(
+        "batch_sent_anywhere",
+        "a batch is sent without the condition that it gets the sequence of its record",
+        "I19, the ledger names other messages",
+        {STEP: 60.0},
+    ),
+    in_python(
         "mark_before_pages",
         "pages are not synced before the mark that leads to them",
         "I19, a power cut leaves a part",
@@ -128,6 +134,18 @@ LEAPING = (
         {STEP: 60.0},
     ),
 )
+
+
+def batch_sent_anywhere() -> None:
+    """Other producers send between the record and the batch."""
+    rewrite(
+        publisher.BulkPublisher,
+        "_send_recorded",
+        (
+            "producer.send_at(tail.sequence, whole.payloads, times, left)",
+            "producer.send_many(whole.payloads, timeout=left)",
+        ),
+    )
 
 
 def published_again() -> None:

@@ -128,6 +128,7 @@ from stress.plants.lasting import (  # noqa: F401  the same
     wrong_headers_passed_over,
 )
 from stress.plants.leaping import (  # noqa: F401  the same
+    batch_sent_anywhere,
     entry_before_mark,
     fragments_end_recovery,
     given_up_and_not_synced,
