@@ -80,7 +80,8 @@ from pagequeue.group.dead_letters import DeadLetter
 from pagequeue.group.group import Group
 from pagequeue.integrity.problem import Problem
 from pagequeue.integrity.repair import RepairReport, repair_queue
-from pagequeue.integrity.salvage import Loss, Repeat, Run, SalvageReport, salvage_queue
+from pagequeue.integrity.salvage import Loss, Repeat, SalvageReport, salvage_queue
+from pagequeue.integrity.salvage_beside import Run
 from pagequeue.integrity.verify import VerifyReport, verify_queue
 from pagequeue.maintenance.compress import CompressReport
 from pagequeue.maintenance.consumers import ConsumerInfo, GroupInfo

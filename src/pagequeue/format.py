@@ -698,6 +698,10 @@ def lock_name(prefix: str) -> str:
     return f"{prefix}.lock"
 
 
+JOURNAL_SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
+"""A directory in a journal's directory: the number is that of the first entry it lacks."""
+
+
 def journal_name(prefix: str) -> str:
     """Return the name of the directory that a journal has beside its entries."""
     return f"{prefix}-journal"

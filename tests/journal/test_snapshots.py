@@ -32,8 +32,8 @@ from pagequeue import (
     SyncFailed,
     SystemLimit,
 )
+from pagequeue import format as fmt
 from pagequeue.journal import Journal
-from pagequeue.journal import snapshots as snapshot_files
 from pagequeue.journal.compaction import PIN, Compactor
 from pagequeue.journal.snapshots import Snapshots
 from pagequeue.system.directory import Directory
@@ -696,7 +696,7 @@ def test_snapshots_are_queues(tmp_path: Path) -> None:
         assert queue.verify().ok
         kinds = [message.payload[:1] for message in queue.replay()]
         assert kinds == [b"H", *[b"C"] * 10, b"E"]
-    assert snapshot_files.NAME.fullmatch(snapshot(tmp_path, 10).name)
+    assert fmt.JOURNAL_SNAPSHOT.fullmatch(snapshot(tmp_path, 10).name)
 
 
 def test_closing_while_compacting_is_a_typed_error(tmp_path: Path) -> None:

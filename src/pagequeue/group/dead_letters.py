@@ -229,9 +229,13 @@ class DeadLetters:
 
         1. Send some, and flush. Dies here: they are sent again by the next call.
         2. Acknowledge them. Power is cut here: the same; what was acknowledged is on the disk.
+
+        Raises:
+            JournalOnly: the group's queue is a journal's, to which an entry would be added twice.
         """
         sent = 0
         source = self._source
+        source.check_appendable()
         with Producer(source, source.clock) as producer:
             for consumer, batch in self._unhandled(limit_count):
                 for message in batch:

@@ -1,24 +1,27 @@
 """Salvage: copy every valid frame into a new queue, and report exactly which messages are lost.
 
 The damaged queue is only read. Salvage walks the frames of each page; after damage it searches for
-the next frame that proves itself. Messages keep payload, timestamp, order and batch. A queue has no
-gaps, so messages after a loss get new sequences; the report maps old to new ones.
+the next frame that proves itself. Messages keep payload, timestamp, order and batch. The new queue
+begins with the old one's head, so messages keep their sequences too, up to the first loss. A queue
+has no gaps, so messages after a loss get lower sequences; the report maps old to new ones.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.bulk.append import BULK
 from pagequeue.integrity.inspection import Inspection, inspect
 from pagequeue.integrity.problem import Problem
+from pagequeue.integrity.salvage_beside import Run, copy_beside
 from pagequeue.integrity.salvage_source import (
     SalvagePage,
     fitting_times,
@@ -27,11 +30,13 @@ from pagequeue.integrity.salvage_source import (
     proved_end,
     sources,
 )
+from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.page.large_message import LargePayload, PayloadFile
 from pagequeue.page.page import REASONS, missing_page
 from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.schema.schema import RequestedSchema
 from pagequeue.send.producer import Producer
+from pagequeue.store.creation import Creation
 from pagequeue.store.options import check_prefix
 from pagequeue.store.store import CLOSE_SECONDS_MAX, Store
 from pagequeue.system.directory import Directory
@@ -47,24 +52,6 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import Trusted
 
 LOCK_TIMEOUT = 10.0
-
-
-class Run(NamedTuple):
-    """Consecutive messages of the old queue that are consecutive in the new one.
-
-    Attributes:
-        first: old sequence of the first.
-        last: old sequence of the last, inclusive.
-        target_first: new sequence of the first.
-
-    Example:
-        >>> Run(first=100, last=199, target_first=40).target_first  # of message 100
-        40
-    """
-
-    first: int
-    last: int
-    target_first: int
 
 
 Payload: TypeAlias = "bytes | LargePayload"
@@ -227,12 +214,14 @@ def salvage_queue(
                 path=target_path,
                 remedy="choose a target elsewhere",
             )
-        with _Target(target_path, prefix, found.meta, trusted(trust, path)) as made:
+        with _Target(target_path, prefix, found, trusted(trust, path)) as made:
             try:
-                return _Salvage(found, made).run(progress)
+                report = _Salvage(found, made).run(progress)
+                copy_beside(found, report.runs, made.store, report.notes)
             except BaseException:
                 made.remove()  # or half of a copy could be taken for all of it
                 raise
+            return report
     finally:
         folder.close()
 
@@ -240,7 +229,7 @@ def salvage_queue(
 class _Target(Closing):
     """The new queue; its messages keep their old timestamps."""
 
-    def __init__(self, path: str, prefix: str, meta: AllMeta, trust: frozenset[str]) -> None:
+    def __init__(self, path: str, prefix: str, found: Inspection, trust: frozenset[str]) -> None:
         names = os.listdir(path) if os.path.isdir(path) else []
         if any(fmt.owner_of(name) == prefix != name.removesuffix(".lock") for name in names):
             raise errors.InvalidOption(
@@ -252,10 +241,13 @@ class _Target(Closing):
         # Not a bound method: without a cycle all of it goes with its last reference.
         self._now = now = [0]
         clock = partial(now.__getitem__, 0)
+        meta = found.meta
+        assert meta is not None
+        self._begin(path, prefix, meta, found.head_sequence or 0, trust)
         self.store = Store(
             path,
             prefix,
-            create=True,
+            create=False,
             read_only=False,
             page_bytes=meta.page_bytes,
             lock_timeout=LOCK_TIMEOUT,
@@ -265,6 +257,20 @@ class _Target(Closing):
         )
         self.store.bulk = BULK
         self._producer = Producer(self.store, clock)
+
+    @staticmethod
+    def _begin(path: str, prefix: str, meta: AllMeta, first: int, trust: frozenset[str]) -> None:
+        """Make what fixes the queue's options and its first sequence; opening makes the rest."""
+        folder = Directory(path, create=True, read_only=False, trust=trust)
+        try:
+            made = Creation(folder, prefix).begin(
+                time.time_ns(), meta.page_bytes, meta.schema, origin=meta.queue_id
+            )
+            ReadMeta.make(
+                folder, prefix, made.queue_id, head_page=fmt.FIRST_PAGE, head_sequence=first
+            )
+        finally:
+            folder.close()
 
     def put(self, payloads: list[Payload], times: list[int]) -> int:
         """Send one batch, or one message; return the first sequence.
@@ -313,6 +319,7 @@ class _Target(Closing):
     def remove(self) -> None:
         """Close the new queue and remove its files."""
         folder, prefix = self.store.folder, self.store.prefix
+        shutil.rmtree(folder.full(fmt.journal_name(prefix)), ignore_errors=True)
         pattern = fmt.file_pattern(prefix)
         self._producer.close()
         self.store.background.end()

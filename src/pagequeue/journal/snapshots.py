@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import shutil
 import uuid
 from dataclasses import dataclass
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from pagequeue.util.literals import Trusted
 
 FORMAT: Final = 1
-NAME: Final = re.compile(r"snapshot-(\d{20})")
 TEMPORARY: Final = "tmp-"
 HEAD, CHUNK, PART, END = b"H", b"C", b"P", b"E"
 """What a message of a snapshot begins with: the head, a chunk or its last part, a part that others
@@ -128,7 +126,7 @@ class Snapshots:
         """Return the sequences of all snapshots that have their names, newest first."""
         if self.folder is None:
             return []
-        found = map(NAME.fullmatch, self.folder.names())
+        found = map(fmt.JOURNAL_SNAPSHOT.fullmatch, self.folder.names())
         return sorted((int(match[1]) for match in found if match is not None), reverse=True)
 
     def _name(self, sequence: int) -> str:
@@ -231,7 +229,7 @@ class Snapshots:
                 version=found["format"],
                 remedy="upgrade pagequeue",
             )
-        if found["queue"] != self._store.meta.queue_id.hex():
+        if found["queue"] not in self._store.meta.ids:
             raise self._corrupt(sequence, "of another queue")
         if found["sequence"] != sequence:
             raise self._corrupt(sequence, f"of sequence {found['sequence']}")

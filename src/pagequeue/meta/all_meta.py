@@ -18,6 +18,8 @@ from pagequeue.system.trust import ALL
 
 RING: Final = "ring"
 """The option of a ring, in allMeta."""
+ORIGIN: Final = "origin"
+"""In allMeta of a queue that salvage made: the id of the queue that its messages are from."""
 
 
 def check_ring(options: dict[str, Any], page_bytes: int) -> None:
@@ -49,6 +51,12 @@ class AllMeta:
     def ring_bytes(self) -> int | None:
         """Of a ring: the bytes that its page files may take; None: the queue is none."""
         return self.options.get(RING)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The id in hexadecimal digits, then that of the queue it was salvaged from, if any."""
+        origin = self.options.get(ORIGIN)
+        return (self.queue_id.hex(), *([origin] if isinstance(origin, str) else []))
 
     @property
     def is_ring(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_meta import RING, AllMeta, read_all_meta, write_all_meta
+from pagequeue.meta.all_meta import ORIGIN, RING, AllMeta, read_all_meta, write_all_meta
 from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.listing import page_numbers
@@ -55,6 +55,7 @@ class Creation:
         schema: Schema,
         ring_bytes: int | None = None,
         queue_id: bytes | None = None,
+        origin: bytes | None = None,
     ) -> AllMeta:
         """Make the allMeta.
 
@@ -62,6 +63,7 @@ class Creation:
         """
         folder, prefix = self._folder, self._prefix
         options = schema.options() | ({} if ring_bytes is None else {RING: ring_bytes})
+        options |= {} if origin is None else {ORIGIN: origin.hex()}
         meta = AllMeta(queue_id or uuid.uuid4().bytes, created, page_bytes, options, schema)
         if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
             raise errors.InvalidOption(

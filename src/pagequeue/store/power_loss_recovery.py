@@ -419,9 +419,10 @@ class Recovery:
         """
         head = read.head_page
         if not numbers:
-            if durable > 0 or write.durable_page > 0:
+            # A new queue's first page is missing; what salvage makes need not begin at sequence 0.
+            if head != fmt.FIRST_PAGE or durable > read.head_sequence or write.durable_page > 0:
                 raise self._missing(head)
-            return head, self._make(head, 0, 0)
+            return head, self._make(head, read.head_sequence, 0)
         last = min(numbers[-1], write.durable_page or numbers[-1])
         low, high = head, max(last, head)
         try:
