@@ -47,7 +47,8 @@ class QueueHandler(logging.Handler):
 
     Without a formatter a record is a JSON object with `time` (ISO 8601, UTC), `level`, `logger`,
     `message`, `process`, `thread`, `file`, `line`, `function`, and `exception`, `stack` and `extra`
-    where it has them. With a formatter it is the text that this gives.
+    where it has them. With a formatter that you set it is the text that this gives; one that
+    `logging.basicConfig` gives to handlers that have none is for others.
 
     Logging neither waits for consumers nor raises: a record that cannot be written, because the
     disk is full for example, is counted in `dropped` and reported by `handleError`, which prints to
@@ -106,6 +107,7 @@ class QueueHandler(logging.Handler):
     ) -> None:
         path = absolute_path("directory", directory)  # a child can have another current directory
         super().__init__(level)
+        self.setFormatter(_FIELDS)  # `basicConfig` sets its own where there is none
         self._open = partial(
             Queue,
             path,
@@ -122,7 +124,6 @@ class QueueHandler(logging.Handler):
         self._queue_id: bytes | None = None
         self.dropped: int = 0
         self._inside = threading.local()
-        self._is_closed = False
         # By the count of forks: what was opened before a fork is the parent's, and stays untouched.
         self._opened: dict[int, tuple[Queue, Producer]] = {}
         try:
@@ -186,11 +187,15 @@ class QueueHandler(logging.Handler):
 
     def _write(self, record: logging.LogRecord) -> None:
         try:
-            if self._is_closed:
-                self.dropped += 1
+            while True:
+                queue, producer = opened = self._producer()
+                try:
+                    producer.send(self._payload(queue.codec, record), timeout=0)
+                except errors.ClosedError:
+                    if self._opened.get(_core.fork_count()) is opened:
+                        raise
+                    continue  # another thread closed the handler meanwhile
                 return
-            queue, producer = self._producer()
-            producer.send(self._payload(queue.codec, record), timeout=0)
         except RecursionError:  # as the standard library's handlers
             raise
         except Exception:  # noqa: BLE001 - logging must not fail
@@ -198,7 +203,8 @@ class QueueHandler(logging.Handler):
             self.handleError(record)
 
     def _payload(self, codec: str, record: logging.LogRecord) -> Any:  # noqa: ANN401 - the codec's
-        value: object = self.format(record) if self.formatter is not None else fields_of(record)
+        has_own = self.formatter is None or self.formatter is _FIELDS
+        value: object = fields_of(record) if has_own else self.format(record)
         if codec not in {codecs.BYTES, TEXT}:
             return value
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -222,13 +228,15 @@ class QueueHandler(logging.Handler):
         return found
 
     def close(self) -> None:
-        """Close the queue; records that come later are dropped. Closing again has no effect.
+        """Close the queue; a record that comes later opens it again.
+
+        The standard library's handlers of files do the same: at the end of a program, after
+        `logging` has closed all handlers, functions of `atexit` and finalizers still log.
 
         Example:
             >>> handler.close()
         """
-        self._is_closed = True
-        found = self._opened.get(_core.fork_count())
+        found = self._opened.pop(_core.fork_count(), None)
         try:
             if found is not None:
                 found[0].close()
@@ -237,6 +245,16 @@ class QueueHandler(logging.Handler):
                 logging.getLogger("pagequeue").exception("closing the queue of a log failed")
         finally:
             super().close()
+
+
+class _Fields(logging.Formatter):
+    """The format of records without one: JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps(fields_of(record), ensure_ascii=False)
+
+
+_FIELDS: Final = _Fields()
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, object]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import logging.config
+import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
@@ -54,6 +55,27 @@ for number in range(3):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 log.warning("after")
 sys.exit(handler.dropped)
+"""
+
+END = """
+import atexit, sys
+
+def goodbye():
+    log.warning("goodbye")
+
+atexit.register(goodbye)  # before that of logging, so it is called after it
+import logging
+from pagequeue.logging import QueueHandler
+
+log = logging.getLogger("shop")
+log.addHandler(QueueHandler(sys.argv[1]))
+
+class Till:
+    def __del__(self):
+        log.warning("the till is closed")
+
+till = Till()
+log.warning("open")
 """
 
 
@@ -223,8 +245,6 @@ def test_record_that_cannot_be_written_does_not_raise(
             log.info("lost")
         log.info("written")
         assert handler.dropped == 2
-    log.info("after close")
-    assert handler.dropped == 3
     told = capsys.readouterr().err
     assert ("DiskFull" in told, "not all arguments" in told or "%d format" in told) == (
         is_told,
@@ -272,3 +292,85 @@ def test_handler_that_cannot_be_made_is_not_left_behind(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption):
         QueueHandler(tmp_path / "log", prefix="a/b")
     assert len(logging._handlerList) == before  # type: ignore[attr-defined]
+
+
+# --- the end of a program, and of a handler -------------------------------------------------------
+
+
+def test_records_of_the_end_of_a_program_are_written(tmp_path: Path) -> None:
+    """`logging` has closed its handlers by then, and modules are going."""
+    done = subprocess.run(
+        [sys.executable, "-c", END, tmp_path / "log"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert messages(tmp_path / "log") == ["open", "goodbye", "the till is closed"]
+
+
+def test_record_after_closing_opens_the_log_again(tmp_path: Path) -> None:
+    """As files' handlers do; closing it once more has an effect."""
+    handler = QueueHandler(tmp_path / "log")
+    with handled(handler) as log:
+        log.info("before")
+        handler.close()
+        log.info("after")
+        handler.close()
+        assert messages(tmp_path / "log") == ["before", "after"]
+    assert handler.dropped == 0
+
+
+def test_no_record_of_a_thread_is_lost_beside_one_that_closes(tmp_path: Path) -> None:
+    """A record meets the closed queue, and opens it again."""
+    handler = QueueHandler(tmp_path / "log")
+    with handled(handler) as log:
+        threads = [
+            threading.Thread(target=lambda: [log.info("record") for _ in range(200)])
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            handler.close()
+        for thread in threads:
+            thread.join()
+    assert handler.dropped == 0
+    assert len(messages(tmp_path / "log")) == 400
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"level": 10}, {"format": "%(message)s", "style": "%"}], ids=str
+)
+def test_format_of_other_handlers_leaves_records_as_they_are(
+    tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """`basicConfig` gives one to each handler that has none."""
+    handler = QueueHandler(tmp_path / "log", codec="json")
+    root, before = logging.getLogger(), logging.root.handlers[:]
+    root.handlers[:] = []
+    try:
+        logging.basicConfig(handlers=[handler], **more)
+        root.warning("text", extra={"shelf": 7})
+    finally:
+        root.handlers[:] = before
+        root.setLevel(logging.WARNING)
+        handler.close()
+    with Queue(tmp_path / "log") as queue:
+        value = queue.last(1)[0].value
+    assert (value["message"], value["extra"]) == ("text", {"shelf": 7})
+
+
+def test_formatter_that_is_set_gives_the_text(tmp_path: Path) -> None:
+    """And None is the format of records without one."""
+    handler = QueueHandler(tmp_path / "log", codec="json")
+    with handled(handler) as log:
+        handler.setFormatter(logging.Formatter("%(message)s!"))
+        log.info("one")
+        handler.setFormatter(None)
+        log.info("two")
+        with Queue(tmp_path / "log") as queue:
+            first, second = [message.value for message in queue.replay()]
+    assert first == "one!"
+    assert second["message"] == "two"
