@@ -41,6 +41,7 @@ else:
     T = TypeVar("T")
 AT_EXIT: Final = -10
 """Exit priority: below 0 runs after `multiprocessing` joined this process's children."""
+PARKED_SECONDS: Final = 3600.0
 SLEEP_SECONDS_MIN: Final = 50e-6
 SLEEP_SECONDS_MAX: Final = 2e-3
 
@@ -67,6 +68,7 @@ class Handle:
         self.objects: ObjectQueue | None = None
         self.was_used: bool = False
         self.is_closed: bool = False
+        self.is_at_exit: bool = False
         self.opening: int = 0
         # A signal handler may re-enter.
         self.guard: AbstractContextManager[bool] = threading.RLock()
@@ -115,11 +117,26 @@ class Handle:
         if self.temp_directory is not None:
             self.temp_directory.release()
 
+    def end_at_exit(self) -> None:
+        """End it because the process exits, unless threads go on that the process waits for."""
+        me = threading.current_thread()
+        if all(thread is me or thread.daemon for thread in threading.enumerate()):
+            self.is_at_exit = True
+            self.end()
+
     def close(self) -> None:
         """End it for good; a thread that is opening it ends it afterwards."""
         self.is_closed = True
         if not self.opening:
             self.end()
+
+
+def _end(handle: Handle, known: weakref.ref[Base[Any]]) -> None:
+    """End a handle whose queue was collected, or is there when the process exits."""
+    if known() is None:
+        handle.end()
+    else:
+        handle.end_at_exit()
 
 
 class Base(Generic[T]):
@@ -159,7 +176,7 @@ class Base(Generic[T]):
     def _watch(self) -> None:
         """End the handle when this is collected or the process exits."""
         remove_at_exit()
-        util.Finalize(self, self._handle.end, exitpriority=AT_EXIT)
+        util.Finalize(self, _end, (self._handle, weakref.ref(self)), exitpriority=AT_EXIT)
 
     def _after_fork(self) -> None:
         """In the child, drop what the parent has open; the child shares the directory."""
@@ -202,6 +219,7 @@ class Base(Generic[T]):
         """Return the queue open in this process, and cache its calls in attributes."""
         if self._closed:
             self._refuse()
+        self._park()
         objects = self._handle.open()
         self._large = objects.large
         self._send = objects.producer.send  # type: ignore[method-assign, assignment]
@@ -216,6 +234,7 @@ class Base(Generic[T]):
         return objects.group.take
 
     def _refuse(self) -> NoReturn:
+        self._park()
         raise QueueClosed(f"{self!r} is closed") from None
 
     @contextlib.contextmanager
@@ -223,8 +242,16 @@ class Base(Generic[T]):
         """Raise QueueClosed where another thread closes the queue in the middle of a call."""
         try:
             yield
-        except errors.ClosedError:
-            self._refuse()
+        except errors.PageQueueError as error:
+            self._park()
+            if isinstance(error, errors.ClosedError):
+                self._refuse()
+            raise
+
+    def _park(self) -> None:
+        """Keep a daemon thread of a process that exits: what it raises would be printed."""
+        while self._handle.is_at_exit and threading.current_thread().daemon:
+            time.sleep(PARKED_SECONDS)
 
     def _send(self, data: bytes) -> object:
         """Send the first object: opening replaces this method by the core's own call."""
@@ -309,8 +336,11 @@ class Base(Generic[T]):
             message = self._take(timeout)
         except errors.NothingReceived:
             raise Empty from None
-        except errors.ClosedError:
-            self._refuse()
+        except errors.PageQueueError as error:
+            self._park()
+            if isinstance(error, errors.ClosedError):
+                self._refuse()
+            raise
         try:
             obj: T = loads(message.payload)
         except UnpicklingError as error:
