@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import warm
 from commands import COMMANDS, WAIT_SECONDS, fill, fill_store, is_spark, names, run, words
+from tiers import slow_but_rows
 
 from pagequeue.cli import main
 
@@ -81,6 +83,9 @@ SPARK_DAEMON = re.compile(
 Often it is killed after the first line; a command of ours ends by itself and prints the rest.
 """
 ENDINGS = {0, 130}
+EARLY = [
+    (module, as_module) for as_module in (True, False) for module in ("numpy", "click", "rich")
+]
 INTERRUPTER = """\
 import os, signal, sys, threading, time
 def has_begun():  # what comes before is the interpreter's
@@ -217,9 +222,11 @@ def test_ctrl_c_ends_a_command_quietly_at_any_time(
         assert done.returncode == 130
 
 
-@pytest.mark.parametrize("module", ["numpy", "click", "rich"])
-@pytest.mark.parametrize("as_module", [True, False])
-def test_ctrl_c_during_an_import_is_quiet(tmp_path: Path, module: str, *, as_module: bool) -> None:
+@pytest.mark.parametrize(
+    ("module", "as_module"),
+    slow_but_rows([EARLY[0], EARLY[-1]], EARLY),
+)
+def test_ctrl_c_during_an_import_is_quiet(tmp_path: Path, module: str, as_module: bool) -> None:
     """`python -m pagequeue` and the console script end with 130 while they import."""
     (tmp_path / f"{module}.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)")
     script = Path(sys.executable).parent / "pagequeue"
@@ -250,8 +257,12 @@ def test_no_file_of_a_queue_gets_a_standard_number(tmp_path: Path) -> None:
         "from pagequeue.cli import receive\nreceive._warn_of_early = record\n"
         "program.begin(); main()"
     )
-    shell = f'"{sys.executable}" -c "$0" receive "$1" <&- >&- 2>&-'
-    subprocess.run(["bash", "-c", shell, code, str(tmp_path / "q")], check=False, timeout=60)
+    subprocess.run(
+        ["bash", "-c", 'python -c "$0" receive "$1" <&- >&- 2>&-', code, str(tmp_path / "q")],
+        env=warm.environment(),
+        check=False,
+        timeout=60,
+    )
     assert (tmp_path / "q" / "seen").read_text() == " ".join([os.devnull] * 3)
 
 

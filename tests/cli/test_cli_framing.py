@@ -6,11 +6,11 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from hypothesis import given
 from hypothesis import strategies as st
 from test_cli import PAGE_BYTES, WAIT_SECONDS, Capture, call, payloads, run, start, wait_for
@@ -290,8 +290,10 @@ def test_length_prefixed_pipe_copies_a_queue_exactly(tmp_path: Path) -> None:
 
 def test_closed_stdin_is_an_error_and_not_some_other_file(tmp_path: Path) -> None:
     """Descriptor 0 could be one of the queue's own files by then."""
-    code = f"'{sys.executable}' -m pagequeue.cli send '{tmp_path / 'q'}' <&-"
-    done = subprocess.run(["/bin/sh", "-c", code], capture_output=True, check=False)
+    code = f"pagequeue send '{tmp_path / 'q'}' <&-"
+    done = subprocess.run(
+        ["/bin/sh", "-c", code], env=warm.environment(), capture_output=True, check=False
+    )
     assert done.returncode == 1
     assert b"standard input is closed" in done.stderr
 

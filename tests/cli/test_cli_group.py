@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 
 from pagequeue import DeadLetter, Queue
 from pagequeue.cli import group as group_command
@@ -73,9 +73,10 @@ def test_claim_prints_and_acknowledges_each_message_once(directory: Path, capfd:
 
 def test_claim_into_a_closed_pipe_acknowledges_what_was_read(directory: Path) -> None:
     """As for `receive --consumer`: what `head` did not read is claimed by the next worker."""
-    command = f'"{sys.executable}" -m pagequeue group claim "{directory}" mailers'
+    command = f'pagequeue group claim "{directory}" mailers'
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -n 2; exit ${{PIPESTATUS[0]}}"],
+        env=warm.environment(),
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,

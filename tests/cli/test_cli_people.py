@@ -451,7 +451,7 @@ def test_metrics_on_a_port_include_a_queue_that_appears_later(
     pytest.importorskip("prometheus_client")
     bad = tmp_path / "bad"
     start = [sys.executable, "-m", "pagequeue", "metrics", str(bad), str(directory), "--port"]
-    with subprocess.Popen([*start, "0"], stderr=subprocess.PIPE, text=True) as process:
+    with warm.Popen([*start, "0"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             assert str(bad) in process.stderr.readline()
@@ -462,7 +462,7 @@ def test_metrics_on_a_port_include_a_queue_that_appears_later(
             with urllib.request.urlopen(address, timeout=WAIT_SECONDS) as answer:
                 assert ups(answer.read().decode()) == ["1.0", "1.0"]
             port = address.split(":")[-1].partition("/")[0]
-            done = subprocess.run(
+            done = warm.run(
                 [*start, port], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
             )
             assert done.returncode == 1

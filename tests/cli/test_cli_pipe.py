@@ -12,6 +12,7 @@ import termios
 from typing import IO, TYPE_CHECKING
 
 import pytest
+import warm
 from support import until
 from tiers import slow_but_rows
 
@@ -60,9 +61,10 @@ def left_bytes(pipe: IO[bytes] | None) -> int:
 
 def shell(directory: Path, command: str) -> str:
     """Run a pipeline, in which `$R` receives, and return what it printed."""
-    receive = " ".join([*RECEIVE, str(directory), "--consumer shop"])
+    receive = f"pagequeue receive {directory} --consumer shop"
     done = subprocess.run(
         ["bash", "-c", command.replace("$R", receive)],
+        env=warm.environment(),
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
@@ -99,7 +101,7 @@ def test_steps_that_were_asked_for_are_acknowledged_as_a_whole(directory: Path) 
 
 def test_a_killed_reader_has_read_all_acknowledged_messages(directory: Path) -> None:
     """SIGKILL at any moment: at most what the reader had got is acknowledged."""
-    with subprocess.Popen(
+    with warm.Popen(
         [*RECEIVE, str(directory), "--consumer", "shop"], stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
@@ -112,7 +114,7 @@ def test_a_killed_reader_has_read_all_acknowledged_messages(directory: Path) -> 
 def test_no_message_is_acknowledged_on_a_full_disk(directory: Path) -> None:
     """A failed write acknowledges no message, and the error names the file."""
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
+        done = warm.run(
             [*RECEIVE, str(directory), "--consumer", "shop"],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -137,7 +139,7 @@ def test_message_in_a_socket_is_acknowledged_once_read(directory: Path) -> None:
     with (
         ours,
         theirs,
-        subprocess.Popen(
+        warm.Popen(
             [*RECEIVE, str(directory), "--consumer", "shop", "--follow"], stdout=theirs
         ) as process,
     ):
@@ -170,7 +172,7 @@ def test_message_that_a_closed_socket_had_not_read_is_not_delivered(
 
 def test_ctrl_c_acknowledges_no_unread_message(directory: Path) -> None:
     """A receiver that waits for its reader is interrupted quietly."""
-    with subprocess.Popen(
+    with warm.Popen(
         [*RECEIVE, str(directory), "--consumer", "shop"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

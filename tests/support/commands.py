@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+import warm
 
 from pagequeue import Queue
 from pagequeue.cli.app import application
@@ -133,13 +133,18 @@ def run(
     redirections: str = "",
     environment: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command in a shell, with redirections; the exit code is the command's."""
+    """Run a command in a shell, with redirections; the exit code is the command's.
+
+    One of Spark, or with an environment of its own, starts a fresh interpreter.
+    """
     shell = f'"$@" {redirections}; exit ${{PIPESTATUS[0]}}'
+    is_forked = environment is None and not is_spark(arguments[0])
+    command = ["pagequeue"] if is_forked else [sys.executable, "-m", "pagequeue"]
     return subprocess.run(
-        ["bash", "-c", shell, "bash", sys.executable, "-m", "pagequeue", *arguments],
+        ["bash", "-c", shell, "bash", *command, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=WAIT_SECONDS,
         check=False,
-        env={**os.environ, **(environment or {})},
+        env={**warm.environment(), **(environment or {})},
     )

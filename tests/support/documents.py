@@ -23,11 +23,11 @@ def run(directory: Path, *command: str, is_fresh: bool = False) -> str:
             import brings is missed; else they are forked, which takes a tenth.
     """
     is_forked = command[0] == sys.executable and not is_fresh
-    own = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
     done = (warm if is_forked else subprocess).run(
         command,
         cwd=directory,
-        env={**os.environ, "PATH": own if is_fresh else warm.path()},
+        env={**os.environ, "PATH": path} if is_fresh else warm.environment(),
         capture_output=True,
         text=True,
         timeout=600,

@@ -100,9 +100,9 @@ class _Server:
 _server = functools.cache(_Server)
 
 
-def path() -> str:
-    """Return a `PATH` whose `python` and `pagequeue` are forked, too."""
-    return f"{_server().directory}{os.pathsep}{os.environ['PATH']}"
+def environment() -> dict[str, str]:
+    """Return that of a shell, whose `python` and `pagequeue` are forked too."""
+    return {**os.environ, "PATH": f"{_server().directory}{os.pathsep}{os.environ['PATH']}"}
 
 
 class _Reader(threading.Thread):

@@ -61,19 +61,18 @@ def test_shell_gets_forked_commands(tmp_path: Path) -> None:
         "pagequeue info none 2>&1 | head -c 9; echo ${PIPESTATUS[0]}; pagequeue --version >&-; "
         "echo $?; python -c 'import sys; sys.exit(4)' <&- >&- 2>&-; echo $?"
     )
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    fresh = {**os.environ, "PATH": path}
     found = [
         subprocess.run(
             ["bash", "-c", text],
             cwd=tmp_path,
-            env={**os.environ, "PATH": path},
+            env=environment,
             capture_output=True,
             timeout=60,
             check=True,
         ).stdout
-        for path in (
-            f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}",
-            warm.path(),
-        )
+        for environment in (fresh, warm.environment())
     ]
     assert found[0] == found[1]
 
