@@ -391,6 +391,7 @@ def start(tmp_path: Path, *arguments: str) -> warm.Popen:
     )
 
 
+@pytest.mark.slow
 @with_data
 def test_demo_prints_rates_and_a_chart_and_removes_its_files(tmp_path: Path) -> None:
     """On real data; the temporary directory is removed afterwards."""
@@ -425,6 +426,7 @@ def wait_for_children(process: warm.Popen) -> list[int]:
     raise AssertionError("the workers did not start")
 
 
+@pytest.mark.slow
 @with_data
 def test_killed_worker_fails_the_demo(tmp_path: Path) -> None:
     """Exit code 1 and who died, soon, and no process or directory left."""

@@ -15,6 +15,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import warm
 from plugin import MESSAGES, Disk
 from support import SMALL, Clock
 
@@ -497,7 +498,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
         "assert batch.to_numpy('S1').tolist() == [b'a']\n"
         "assert 'pyarrow' in sys.modules and 'pandas' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
+    warm.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60)
 
 
 def test_importing_the_package_imports_no_pyarrow() -> None:

@@ -16,7 +16,7 @@ def test_queue_without_robust_mutexes_loses_nothing_of_a_process_that_died(tmp_p
 
     Another open file that has the lock is waited for, and its lock is not broken.
     """
-    found = output_of("use", tmp_path / "q", module="no_robust_lists")
+    found = output_of("use", tmp_path / "q", is_fresh=True, module="no_robust_lists")
     if found is None:
         pytest.skip("no filter of system calls here")
     needs_fd, died, claimed, refused, sequences = found

@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 
 def child(
-    name: str, *args: object, before: tuple[str, ...] = (), module: str = "truncated"
+    name: str, *args: object, is_fresh: bool = False, module: str = "truncated"
 ) -> warm.Popen | subprocess.Popen[str]:
-    """Run a function of a module of `tests/support` in its own process."""
+    """Run a function of a module of `tests/support` in its own process.
+
+    One that is fresh imports the package itself.
+    """
     code = (
         f"import json, sys; sys.path.insert(0, {HERE!r}); import {module}; "
         f"{module}.{name}(*json.loads(sys.argv[1]))"
     )
-    command = [sys.executable, *before, "-W", "error", "-c", code, json.dumps(args, default=str)]
-    # The core chooses its lock when it is imported: another module can change that before.
-    popen = subprocess.Popen if before or module != "truncated" else warm.Popen
+    command = [sys.executable, "-W", "error", "-c", code, json.dumps(args, default=str)]
+    popen = subprocess.Popen if is_fresh else warm.Popen
     return popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -47,11 +49,9 @@ def ended(
     return process.returncode, out, err
 
 
-def output_of(
-    name: str, *args: object, before: tuple[str, ...] = (), module: str = "truncated"
-) -> Any:  # noqa: ANN401 - JSON
+def output_of(name: str, *args: object, is_fresh: bool = False, module: str = "truncated") -> Any:  # noqa: ANN401 - JSON
     """Run a function in a process that must end well; return what it printed last."""
-    code, out, err = ended(child(name, *args, before=before, module=module))
+    code, out, err = ended(child(name, *args, is_fresh=is_fresh, module=module))
     if code != 0:  # in whole: an assertion's own words are cut short
         pytest.fail(f"{name} ended with {code}\n{out}\n{err}", pytrace=False)
     return json.loads(out.splitlines()[-1])

@@ -293,6 +293,7 @@ def test_sources_without_python_are_those_that_harnesses_link() -> None:
     assert len(set(variant.PYTHON_FREE)) == len(variant.PYTHON_FREE)
 
 
+@pytest.mark.slow
 def test_every_patch_finds_the_text_that_it_replaces() -> None:
     """Else the library has changed, and the bug is not planted any more."""
     script = """

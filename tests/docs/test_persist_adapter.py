@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import json
 import pickle
 import signal
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import warm
 
 from pagequeue import Queue as PageQueue
 from pagequeue import errors, repair_queue
@@ -73,10 +73,14 @@ def test_autosave_finishes_an_item_when_it_is_got(tmp_path: Path) -> None:
         queue.task_done()
 
 
-def get_and_die(kind: type[Any], path: str, options: dict[str, Any]) -> None:
-    """Get an item and be killed."""
-    assert kind(path, **options).get(timeout=10) == "job"
-    os.kill(os.getpid(), signal.SIGKILL)
+GET_AND_DIE = """
+import json, os, signal, sys
+sys.path.insert(0, sys.argv[1])
+import persist_adapter
+kind, path, options = json.loads(sys.argv[2])
+assert getattr(persist_adapter, kind)(path, **options).get(timeout=60) == "job"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.mark.parametrize(
@@ -88,12 +92,9 @@ def test_item_of_a_killed_process_goes_to_another(
     """While that has the queue open all the time, which persist-queue cannot do."""
     queue = kind(str(tmp_path), **options)
     queue.put("job")
-    worker = multiprocessing.get_context("spawn").Process(
-        target=get_and_die, args=(kind, str(tmp_path), options)
-    )
-    worker.start()
-    worker.join()
-    assert worker.exitcode == -signal.SIGKILL
+    travel = json.dumps([kind.__name__, str(tmp_path), options])
+    done = warm.run([sys.executable, "-c", GET_AND_DIE, str(HOWTO / "persist-queue"), travel])
+    assert done.returncode == -signal.SIGKILL
     assert queue.get(timeout=10) == "job"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drop_in_support import METHODS, SECONDS, get_and_hang, joined, put_each, started
+from tiers import slow_but
 
 from pagequeue.multiprocessing import Empty, JoinableQueue, Queue, SimpleQueue
 
@@ -30,7 +31,7 @@ def nest(queue: Queue[str], method: str, depth: int) -> None:
         queue.put("from below")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", slow_but(["fork"], METHODS))
 def test_handle_is_passed_through_generations(method: str) -> None:
     """A child passes it to its own child, with every start method."""
     queue: Queue[str] = Queue()

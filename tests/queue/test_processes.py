@@ -126,6 +126,7 @@ def test_processes_that_open_a_new_queue_at_once_create_one_queue(tmp_path: Path
             assert queue.verify().ok
 
 
+@pytest.mark.slow
 def test_spawned_child_opens_by_path(tmp_path: Path) -> None:
     """A spawned process needs only the path."""
     context = multiprocessing.get_context("spawn")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+import warm
 from plugin import MESSAGES, Disk
 from support import files
 
@@ -36,8 +35,9 @@ if TYPE_CHECKING:
 
 METAS = ["queue-allMeta", "queue-readMeta", "queue-writeMeta"]
 LIMITED = """
-import sys
+import resource, sys
 from pagequeue import DiskFull, Queue
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 try:
     Queue(sys.argv[1], page_bytes=1 << 20)
 except DiskFull as error:
@@ -158,9 +158,8 @@ def test_reader_continues_when_repair_found_damage(disk: Disk) -> None:
 def test_limit_of_the_process_is_named(tmp_path: Path) -> None:
     """Room on the disk is no remedy for `ulimit -f`."""
     limit = 300_000
-    result = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(tmp_path / "q")],
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    result = warm.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path / "q"), str(limit)],
         capture_output=True,
         text=True,
         check=True,

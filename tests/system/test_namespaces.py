@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from containers import CLOCK_AHEAD, IDS, MOUNTS, start, why_not
 from support import SMALL, finish, payloads, ready
 
 from pagequeue import Queue, _core, errors, repair_queue
@@ -30,14 +30,13 @@ from stress.campaign import Budget
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from warm import Popen
+
     from pagequeue import Producer
 
 MARK = 0x3FFFFFFE
 MUTEX = field_of(fmt.WRITE_META, "mutex")
 LOCKED_BYTE = 1 << 39
-PID_NAMESPACE = ("unshare", "-p", "-f", "--mount-proc", "--kill-child")
-MOUNT_NAMESPACE = ("unshare", "-m")
-CLOCK_AHEAD = ("unshare", "-T", "--monotonic", "100000", "-f", "--kill-child")
 SHORT = 0.1
 """Seconds to wait for a lock that stays taken."""
 PATIENCE = 60.0
@@ -48,31 +47,34 @@ mutexes = pytest.mark.skipif(
 )
 
 
-def needs(*command: str) -> pytest.MarkDecorator:
-    """Skip where the system does not allow such a namespace."""
-    try:
-        done = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
-        why = done.stderr.strip() if done.returncode else ""
-    except OSError as error:
-        why = str(error)
-    return pytest.mark.skipif(bool(why), reason=f"no namespace can be made here: {why}")
+@pytest.fixture
+def own_ids() -> None:
+    """Skip where no namespace of thread ids can be made."""
+    skip_without(IDS)
 
 
-own_ids = needs(*PID_NAMESPACE)
-own_clock = needs(*CLOCK_AHEAD)
-own_mounts = needs(*MOUNT_NAMESPACE)
+@pytest.fixture
+def own_clock() -> None:
+    """Skip where none with another clock can be made."""
+    skip_without(CLOCK_AHEAD)
 
 
-def inside(before: tuple[str, ...], code: str, *args: object) -> subprocess.Popen[str]:
-    """Run code in a new namespace."""
-    command = [*before, sys.executable, "-c", code, *map(str, args)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+@pytest.fixture
+def own_mounts() -> None:
+    """Skip where none with other mounts can be made."""
+    skip_without(MOUNTS)
 
 
-def child_of(process: subprocess.Popen[str]) -> int:
-    """Return this namespace's id of what `unshare` has started."""
+@functools.cache
+def skip_without(kind: str) -> None:
+    """Skip a test where the system does not allow such a namespace."""
+    why = why_not(kind)
+    if why:
+        pytest.skip(f"no namespace can be made here: {why}")
+
+
+def child_of(process: Popen) -> int:
+    """Return this namespace's id of the process that is inside."""
     return int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
 
 
@@ -302,12 +304,12 @@ with Queue(sys.argv[1], lock_timeout=1e-6) as queue, queue.producer() as produce
 """
 
 
-@own_ids
+@pytest.mark.usefixtures("own_ids")
 @mutexes
 def test_containers_and_the_host_send_into_one_queue(tmp_path: Path) -> None:
     """All of them have threads of the id 1; no message is lost or duplicated."""
     with Queue(tmp_path / "q", page_bytes=64 << 10) as queue, queue.producer() as producer:
-        senders = [inside(PID_NAMESPACE, SENDER, tmp_path / "q", 2000, name) for name in "ab"]
+        senders = [start(IDS, SENDER, tmp_path / "q", 2000, name) for name in "ab"]
         assert [ready(sender) for sender in senders] == ["True", "True"]
         for number in range(2000):
             producer.send(b"h%d" % number)
@@ -321,7 +323,7 @@ def test_containers_and_the_host_send_into_one_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@own_ids
+@pytest.mark.usefixtures("own_ids")
 @mutexes
 def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
     tmp_path: Path,
@@ -329,7 +331,7 @@ def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
     """Neither by the death of one that tries in another container, nor by any time."""
     path = tmp_path / "q"
     with Queue(path, page_bytes=64 << 20, lock_timeout=SHORT) as queue:
-        holder = inside(PID_NAMESPACE, HOLDER, path)
+        holder = start(IDS, HOLDER, path)
         ready(holder)
         pid = child_of(holder)
         for _ in range(2000):
@@ -341,7 +343,7 @@ def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
             time.sleep(0.003)
         assert owner_word(queue) == MARK
         for _ in range(5):
-            trying = inside(PID_NAMESPACE, TRYING, path)
+            trying = start(IDS, TRYING, path)
             ready(trying)
             os.kill(child_of(trying), signal.SIGKILL)
             trying.communicate()
@@ -357,7 +359,7 @@ def test_stopped_holder_in_a_container_is_not_robbed_and_a_dead_one_is_noticed(
 
 
 @pytest.mark.nightly
-@own_ids
+@pytest.mark.usefixtures("own_ids")
 @mutexes
 def test_no_container_is_robbed_in_a_few_cases() -> None:
     """I3, I4, I15: stops of the writers' lock and of a group's, with kills of those who try."""
@@ -375,7 +377,7 @@ with Queue(sys.argv[1]) as queue, queue.group("workers", lease=600.0) as group:
 """
 
 
-@own_ids
+@pytest.mark.usefixtures("own_ids")
 def test_dead_worker_of_a_container_is_noticed_at_once(tmp_path: Path) -> None:
     """Its claims come again though its lease is long, and its process id is the host's as well."""
     path = tmp_path / "q"
@@ -385,7 +387,7 @@ def test_dead_worker_of_a_container_is_noticed_at_once(tmp_path: Path) -> None:
         queue.group("workers", lease=600.0) as group,
     ):
         producer.send_many([b"0", b"1", b"2", b"3"])
-        worker = inside(PID_NAMESPACE, CLAIMER, path)
+        worker = start(IDS, CLAIMER, path)
         assert ready(worker) == "[b'0', b'1', b'2']"
         assert group.claim(timeout=PATIENCE).message.payload == b"3"
         os.kill(child_of(worker), signal.SIGKILL)
@@ -407,7 +409,7 @@ with Queue(sys.argv[1]) as queue, queue.group("workers") as group:
 """
 
 
-@own_mounts
+@pytest.mark.usefixtures("own_mounts")
 @pytest.mark.parametrize("flushed_after", [None, 10])
 def test_acknowledgements_hold_in_a_container_with_another_mount(
     tmp_path: Path, flushed_after: int | None
@@ -429,7 +431,7 @@ def test_acknowledgements_hold_in_a_container_with_another_mount(
                 group.flush()
     wanted = [(i, 2) for i in range(0, 60, 6)] + [(i, 1) for i in range(60, 100)]
     for further in range(3):  # each container closes the queue for the next one
-        found = finish(inside(MOUNT_NAMESPACE, MOUNTED_APART, path))
+        found = finish(start(MOUNTS, MOUNTED_APART, path))
         assert sorted(json.loads(found)) == [[i, count + further] for i, count in wanted]
 
 
@@ -444,7 +446,7 @@ with Queue(sys.argv[1]) as queue, queue.group("workers") as group:
 """
 
 
-@own_clock
+@pytest.mark.usefixtures("own_clock")
 def test_lease_lasts_as_long_in_another_time_namespace(tmp_path: Path) -> None:
     """Its monotonic clock is a day ahead; leases end by the host's."""
     with (
@@ -454,7 +456,7 @@ def test_lease_lasts_as_long_in_another_time_namespace(tmp_path: Path) -> None:
     ):
         producer.send(b"claimed")
         claim = group.claim(timeout=PATIENCE)
-        assert finish(inside(CLOCK_AHEAD, LATER, tmp_path / "q")) == "nothing"
+        assert finish(start(CLOCK_AHEAD, LATER, tmp_path / "q")) == "nothing"
         claim.ack()
 
 
@@ -482,10 +484,10 @@ queue.close()
 """
 
 
-@own_ids
+@pytest.mark.usefixtures("own_ids")
 def test_child_with_its_parent_s_process_id_is_a_child(tmp_path: Path) -> None:
     """Process 1 that forks into a new namespace has a child that is process 1 too."""
-    finish(inside(PID_NAMESPACE, FORKED_APART, tmp_path / "q"))
+    finish(start(IDS, FORKED_APART, tmp_path / "q"))
     with Queue(tmp_path / "q") as queue:
         assert payloads(queue.replay()) == [b"the parent's"]
 

@@ -243,6 +243,7 @@ def wakes(queue: Queue, out: Path, count: int, *, sleeper: bool) -> int:
     return out.read_text(encoding="utf-8").count("FUTEX_WAKE, ")
 
 
+@pytest.mark.slow
 @pytest.mark.tool("strace")
 def test_producer_makes_no_system_call_to_wake_without_a_waiter(
     queue: Queue, tmp_path: Path
