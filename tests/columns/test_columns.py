@@ -224,9 +224,9 @@ def test_times_and_between_follow_concurrent_retention(
     with Queue(
         tmp_path / "q", page_bytes=SMALL, clock=Clock(5), retention=Retention(max_bytes=3 * SMALL)
     ) as queue:
-        monkeypatch.setattr(queue._opened.trimmer, "trim_quietly", lambda: None)
-        send(queue, TIMES)
         store, page = queue._store, queue._store.page
+        monkeypatch.setattr(store, "after_roll", lambda: None)
+        send(queue, TIMES)
         head = queue.head_sequence
 
         def late(number: int) -> object:

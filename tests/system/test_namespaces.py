@@ -371,7 +371,7 @@ def test_no_container_is_robbed_in_a_few_cases() -> None:
 CLAIMER = """
 import sys, time
 from pagequeue import Queue
-with Queue(sys.argv[1]) as queue, queue.group("workers", lease=600.0) as group:
+with Queue(sys.argv[1]) as queue, queue.group("workers", lease=600.0, backoff=None) as group:
     print([group.claim(timeout=60).message.payload for _ in range(3)], flush=True)
     sys.stdin.read()
 """
@@ -384,7 +384,7 @@ def test_dead_worker_of_a_container_is_noticed_at_once(tmp_path: Path) -> None:
     with (
         Queue(path, page_bytes=SMALL) as queue,
         queue.producer() as producer,
-        queue.group("workers", lease=600.0) as group,
+        queue.group("workers", lease=600.0, backoff=None) as group,
     ):
         producer.send_many([b"0", b"1", b"2", b"3"])
         worker = start(IDS, CLAIMER, path)
@@ -399,7 +399,7 @@ def test_dead_worker_of_a_container_is_noticed_at_once(tmp_path: Path) -> None:
 MOUNTED_APART = """
 import sys
 from pagequeue import NothingReceived, Queue
-with Queue(sys.argv[1]) as queue, queue.group("workers") as group:
+with Queue(sys.argv[1]) as queue, queue.group("workers", backoff=None) as group:
     found = []
     try:
         while True:
@@ -419,7 +419,7 @@ def test_acknowledgements_hold_in_a_container_with_another_mount(
     with (
         Queue(path, page_bytes=SMALL) as queue,
         queue.producer() as producer,
-        queue.group("workers") as group,
+        queue.group("workers", backoff=None) as group,
     ):
         producer.send_many([b"%d" % i for i in range(100)])
         for count, claim in enumerate(group.claim_many(60)):
@@ -438,7 +438,7 @@ def test_acknowledgements_hold_in_a_container_with_another_mount(
 LATER = """
 import sys
 from pagequeue import NothingReceived, Queue
-with Queue(sys.argv[1]) as queue, queue.group("workers") as group:
+with Queue(sys.argv[1]) as queue, queue.group("workers", backoff=None) as group:
     try:
         print(group.claim(timeout=0.3).message.payload)
     except NothingReceived:
@@ -452,7 +452,7 @@ def test_lease_lasts_as_long_in_another_time_namespace(tmp_path: Path) -> None:
     with (
         Queue(tmp_path / "q", page_bytes=SMALL) as queue,
         queue.producer() as producer,
-        queue.group("workers", lease=600.0) as group,
+        queue.group("workers", lease=600.0, backoff=None) as group,
     ):
         producer.send(b"claimed")
         claim = group.claim(timeout=PATIENCE)
