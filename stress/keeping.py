@@ -98,13 +98,13 @@ class Terms:
     def open(self, path: str, uid: int) -> Queue:
         """Open the queue as this round's processes do."""
         from pagequeue import Queue, Retention  # noqa: PLC0415  the core is chosen by now
+        from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
 
         if self.reuses:
             use_small_pages_again()
         if self.ring:
-            return Queue(
-                path, ring=RING_PAGES * PAGE_BYTES, page_bytes=PAGE_BYTES, full_timeout=FULL_SECONDS
-            )
+            ring = RING_PAGES * fmt.files_bytes(PAGE_BYTES)
+            return Queue(path, ring=ring, page_bytes=PAGE_BYTES, full_timeout=FULL_SECONDS)
         policy = Retention(
             max_age=None if self.age is None else timedelta(seconds=self.age),
             max_bytes=None if self.pages is None else self.pages * PAGE_BYTES,

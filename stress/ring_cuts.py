@@ -62,8 +62,10 @@ class Recorded:
 def opened(path: Path) -> Queue:
     """Open the ring of a recording or of a state."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
 
-    return Queue(path, ring=RING_PAGES * PAGE_BYTES, page_bytes=PAGE_BYTES, full_timeout=0)
+    ring = RING_PAGES * fmt.files_bytes(PAGE_BYTES)
+    return Queue(path, ring=ring, page_bytes=PAGE_BYTES, full_timeout=0)
 
 
 def use(queue: Queue, life: int, rng: Random, known: dict[int, bytes]) -> tuple[int, list[str]]:

@@ -242,6 +242,7 @@ def _look_on(path: str, told: int, begun: int, rng: Random) -> int:
 def hold(directory: Path, rng: Random, is_over: Callable[[], bool]) -> tuple[int, list[str]]:
     """Use a ring; return how many pages were used again, and what was wrong."""
     from pagequeue import Queue  # noqa: PLC0415  the core is chosen by now
+    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
     from pagequeue.system.directory import Directory  # noqa: PLC0415
 
     renewed = 0
@@ -254,7 +255,7 @@ def hold(directory: Path, rng: Random, is_over: Callable[[], bool]) -> tuple[int
         return done
 
     setattr(Directory, "renew", counted)  # noqa: B010  mypy forbids it in plain words
-    ring = RING_PAGES * PAGE_BYTES
+    ring = RING_PAGES * fmt.files_bytes(PAGE_BYTES)
     try:
         with Queue(directory / "q", ring=ring, page_bytes=PAGE_BYTES, full_timeout=0) as queue:
             holders = Holders(queue, rng)

@@ -85,9 +85,10 @@ def ways(consumer: NamedConsumer, group: Group, end: int, rng: Random) -> Callab
 def wake(directory: Path, rng: Random, is_over: Callable[[], bool]) -> tuple[int, list[str]]:
     """Let senders wait again and again; return how many, and what was wrong."""
     from pagequeue import NamedConsumer, Queue  # noqa: PLC0415  the core is chosen by now
+    from pagequeue import format as fmt  # noqa: PLC0415  the core is chosen by now
 
     cases = 0
-    ring = RING_PAGES * PAGE_BYTES
+    ring = RING_PAGES * fmt.files_bytes(PAGE_BYTES)
     with Queue(
         directory / "q", ring=ring, page_bytes=PAGE_BYTES, full_timeout=WAIT_SECONDS
     ) as queue:

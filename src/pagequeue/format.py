@@ -571,6 +571,11 @@ def index_capacity(page_bytes: int) -> int:
     return page_bytes // INDEX_BYTES_PER_RECORD
 
 
+def files_bytes(page_bytes: int) -> int:
+    """Return what a page and its index take on the disk together, at most."""
+    return page_bytes + index_capacity(page_bytes) * INDEX_RECORD_BYTES
+
+
 def page_name(prefix: str, page_number: int) -> str:
     """Return the file name of a page."""
     return f"{prefix}-{page_number:0{PAGE_NUMBER_DIGITS}d}.page"

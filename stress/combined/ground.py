@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue import Queue, Retention
+from pagequeue import format as fmt
 from stress import children
 from stress.history import Log, Sent
 from stress.roles import RUNNING, SYNCS
@@ -202,12 +203,13 @@ def specs(base: str, rng: random.Random) -> list[Spec]:
         max_bytes=rng.choice((4, 8, 20)) * PAGE_BYTES, drop_acknowledged=rng.random() < 0.5
     )
     aged = Retention(max_age=timedelta(microseconds=rng.choice((1, 2_000, 50_000))))
+    ring = rng.choice((4, 8, 20)) * fmt.files_bytes(PAGE_BYTES)
     return [
         Spec(0, f"{base}/shared", "queue", PAGE_BYTES),
         Spec(1, f"{base}/shared", other, 2 * PAGE_BYTES, compresses=True),
         Spec(2, f"{base}/bounded", "queue", PAGE_BYTES, bounded),
         Spec(3, f"{base}/aged", "queue", PAGE_BYTES, aged, compresses=True),
-        Spec(4, f"{base}/ring", "queue", PAGE_BYTES, ring=rng.choice((4, 8, 20)) * PAGE_BYTES),
+        Spec(4, f"{base}/ring", "queue", PAGE_BYTES, ring=ring),
         Spec(5, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
     ]
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = 8192
-RING = 4 * PAGE
+PAGES = 4
+RING = PAGES * fmt.files_bytes(PAGE)
 OS_PAGE = 4096
 QUICK_SEEDS = (0, 1, 2, 30, 38)
 """These execute every branch of the library that all forty do."""
@@ -74,9 +75,30 @@ def test_ring_is_bounded_and_its_sender_waits(tmp_path: Path) -> None:
             message = consumer.receive(60)
             assert message.payload == body(sequence)
             consumer.ack(message)
-            assert len(support.at_once(tmp_path, "*.page")) <= RING // PAGE
+            assert len(support.at_once(tmp_path, "*.page")) <= PAGES
         sender.join()
         assert queue.verify().ok
+
+
+@pytest.mark.parametrize("options", [{}, {"page_bytes": OS_PAGE}, {"page_bytes": 4 * OS_PAGE}])
+@pytest.mark.parametrize("size", [0, 20, 3000])
+def test_files_of_a_ring_take_no_more_than_it_says(
+    tmp_path: Path, options: dict[str, int], size: int
+) -> None:
+    """Pages with their indexes, whatever the messages are; others take a block, or are told."""
+    ring = 250_000
+    with Queue(tmp_path, ring=ring, on_full="raise", **options) as queue:
+        queue.consumer("slow")
+        with queue.group("g", capacity=1000), queue.producer() as producer:
+            with contextlib.suppress(QueueFull):
+                while queue.tail_sequence < ring:
+                    producer.send(bytes(size))
+            assert queue.tail_sequence < ring
+            taken = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+            assert 1000 * 112 <= taken.pop("queue-readMeta.g") < 1000 * 112 + 2 * OS_PAGE
+            pages = [taken.pop(name) for name in list(taken) if "-0" in name]
+            assert ring * 0.7 < sum(pages) <= ring
+            assert max(taken.values()) <= OS_PAGE
 
 
 def test_full_ring_raises_where_that_was_asked_for(tmp_path: Path) -> None:
@@ -101,14 +123,16 @@ def test_ring_without_named_consumers_drops_the_oldest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "page_bytes"),
     [
-        (64 << 20, 16 << 20),
-        (16 << 20, 4 << 20),
-        (100_000, 24576),
-        (16384, 4096),
+        (64 << 20, 2978 << 12),
+        (16 << 20, 744 << 12),
+        (100_000, 16384),
+        (22528, 4096),
         (1 << 34, 64 << 20),
     ],
 )
-def test_pages_of_a_ring_are_a_quarter_of_it(tmp_path: Path, size: int, page_bytes: int) -> None:
+def test_a_ring_has_four_pages_with_their_indexes(
+    tmp_path: Path, size: int, page_bytes: int
+) -> None:
     """At least an OS page, at most those of other queues."""
     with Queue(tmp_path, ring=size) as queue:
         assert queue.page_bytes == page_bytes
@@ -117,7 +141,7 @@ def test_pages_of_a_ring_are_a_quarter_of_it(tmp_path: Path, size: int, page_byt
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"ring": 16383}, InvalidOption),
+        ({"ring": 22527}, InvalidOption),
         ({"ring": 0}, InvalidOption),
         ({"ring": True}, TypeError),
         ({"ring": "1"}, TypeError),
@@ -149,7 +173,7 @@ def test_other_size_and_other_queue_are_refused(tmp_path: Path) -> None:
     """What is fixed at creation is compared."""
     Queue(tmp_path, ring=RING).close()
     Queue(tmp_path, ring=RING).close()
-    with pytest.raises(InvalidOption, match="a ring of 32768 bytes"):
+    with pytest.raises(InvalidOption, match="a ring of 45056 bytes"):
         Queue(tmp_path, ring=2 * RING)
     Queue(tmp_path, prefix="plain").close()
     with pytest.raises(InvalidOption, match="no ring"):
@@ -301,7 +325,7 @@ def test_page_is_used_again_while_it_stays_mapped(tmp_path: Path) -> None:
             consumer.ack()
             inodes.append({path.stat().st_ino for path in files(tmp_path)})
         assert inodes[-1] == inodes[-100]
-        assert len(files(tmp_path)) == len(files(tmp_path, ".idx")) == RING // PAGE
+        assert len(files(tmp_path)) == len(files(tmp_path, ".idx")) == PAGES
         assert queue.verify().ok
 
 
@@ -357,7 +381,7 @@ def test_two_producers_take_turns(tmp_path: Path) -> None:
         for _ in range(30):
             for sender in (queue, second):
                 lap(sender, consumer, 3)
-        assert len(files(tmp_path)) <= RING // PAGE
+        assert len(files(tmp_path)) <= PAGES
         assert queue.verify().ok
 
 
@@ -478,7 +502,7 @@ def test_reader_maps_each_file_of_a_ring_once(
 
         monkeypatch.setattr(Directory, "open", opened)
         lap(queue, consumer)
-        assert len(maps_of_pages(tmp_path)) > RING // PAGE
+        assert len(maps_of_pages(tmp_path)) > PAGES
     support.until(lambda: not maps_of_pages(tmp_path))
 
 
@@ -535,14 +559,16 @@ def test_removed_files_of_a_ring_are_unmapped(tmp_path: Path) -> None:
         for _ in range(5):
             with Queue(tmp_path, full_timeout=5) as queue:
                 lap(queue, consumer, 10)
-        support.until(lambda: len(maps_of_pages(tmp_path)) <= RING // PAGE + 1)
+        support.until(lambda: len(maps_of_pages(tmp_path)) <= PAGES + 1)
 
 
 def test_ring_of_many_pages_keeps_few_files_open(tmp_path: Path) -> None:
     """A file open for each page of 1,000 and more would be too many for most processes."""
     before = len(os.listdir("/proc/self/fd"))
     with (
-        Queue(tmp_path, ring=300 * OS_PAGE, page_bytes=OS_PAGE, full_timeout=5) as queue,
+        Queue(
+            tmp_path, ring=300 * fmt.files_bytes(OS_PAGE), page_bytes=OS_PAGE, full_timeout=5
+        ) as queue,
         queue.producer() as producer,
     ):
         consumer = queue.consumer("reader")
@@ -657,7 +683,7 @@ def test_child_of_a_fork_keeps_no_page_of_its_parent(tmp_path: Path) -> None:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         support.settle(queue)
-        assert len(maps_of_pages(tmp_path)) >= len(open_pages(tmp_path)) == 2 * RING // PAGE
+        assert len(maps_of_pages(tmp_path)) >= len(open_pages(tmp_path)) == 2 * PAGES
         child = os.fork()
         if child == 0:  # pragma: no cover - another process
             code = 2
@@ -708,7 +734,10 @@ def test_reader_without_a_descriptor_left_closes_the_files_that_it_keeps(
 
 def test_pages_of_the_first_round_are_made_before_they_are_needed(tmp_path: Path) -> None:
     """Making one takes milliseconds; later ones are used again by the roll itself."""
-    with Queue(tmp_path / "q", ring=4 << 20) as queue, queue.producer() as producer:
+    with (
+        Queue(tmp_path / "q", ring=PAGES * fmt.files_bytes(1 << 20)) as queue,
+        queue.producer() as producer,
+    ):
         queue.consumer("all").close()
         roller, payload = queue._store.roller, bytes(64 << 10)
         assert 2 not in roller._pages

@@ -49,7 +49,7 @@ class AllMeta:
 
     @property
     def ring_bytes(self) -> int | None:
-        """Of a ring: the bytes that its page files may take; None: the queue is none."""
+        """Of a ring: the bytes that its page files may take, without indexes; None: no ring."""
         return self.options.get(RING)
 
     @property

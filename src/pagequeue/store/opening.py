@@ -26,7 +26,7 @@ from pagequeue.page.listing import page_numbers
 from pagequeue.schema.schema import ANY_SCHEMA, RequestedSchema
 from pagequeue.store.creation import Creation, refuse_confusion
 from pagequeue.store.exclusive import ensure_no_writer
-from pagequeue.store.options import page_bytes_of
+from pagequeue.store.options import page_bytes_of, ring_page_bytes
 from pagequeue.store.power_loss_recovery import Recovery, RecoveryReport
 from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.file_lock import FileLock
@@ -320,7 +320,8 @@ class Opening:
             page_bytes = self._page_bytes or page_bytes_of(self._ring_bytes)
             schema = self._schema_of_new_queue(page_bytes)
             queue_id = fmt.staged_id(self._staged_for) if self._staged_for else None
-            meta = creation.begin(self._clock(), page_bytes, schema, self._ring_bytes, queue_id)
+            ring = self._ring_bytes and ring_page_bytes(self._ring_bytes, page_bytes)
+            meta = creation.begin(self._clock(), page_bytes, schema, ring, queue_id)
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:
@@ -406,9 +407,13 @@ class Opening:
         """Whether a queue is what was asked for, if anything was."""
         return (
             self._page_bytes in {None, meta.page_bytes}
-            and self._ring_bytes in {None, meta.ring_bytes}
+            and self._is_ring_asked(meta)
             and self._requested_schema.agrees(meta.schema)
         )
+
+    def _is_ring_asked(self, meta: AllMeta) -> bool:
+        asked = self._ring_bytes
+        return asked is None or meta.ring_bytes == ring_page_bytes(asked, meta.page_bytes)
 
     def _schema_of_new_queue(self, page_bytes: int) -> Schema:
         schema, limit = self._requested_schema.of_new_queue(), fmt.payload_bytes_max(page_bytes)
@@ -430,8 +435,11 @@ class Opening:
                 page_bytes=meta.page_bytes,
                 remedy="leave page_bytes out, or choose another directory or prefix",
             )
-        if self._ring_bytes not in {None, meta.ring_bytes}:
-            found = "no ring" if not meta.is_ring else f"a ring of {meta.ring_bytes} bytes"
+        if not self._is_ring_asked(meta):
+            found = "no ring"
+            if meta.ring_bytes is not None:
+                count = meta.ring_bytes // meta.page_bytes
+                found = f"a ring of {count * fmt.files_bytes(meta.page_bytes)} bytes"
             raise errors.InvalidOption(
                 f"the queue is {found}, and ring is {self._ring_bytes}",
                 path=self.folder.path,

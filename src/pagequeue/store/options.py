@@ -57,14 +57,20 @@ def page_bytes_of(ring_bytes: int | None) -> int:
     if ring_bytes is None:
         return fmt.PAGE_BYTES_DEFAULT
     step = fmt.PAGE_BYTES_STEP
-    return min(max(ring_bytes // RING_PAGES // step * step, step), fmt.PAGE_BYTES_DEFAULT)
+    count = ring_bytes // RING_PAGES // fmt.files_bytes(step)
+    return min(max(count * step, step), fmt.PAGE_BYTES_DEFAULT)
+
+
+def ring_page_bytes(ring_bytes: int, page_bytes: int) -> int:
+    """Return how many of a ring's bytes are for its pages: the others are for their indexes."""
+    return ring_bytes // fmt.files_bytes(page_bytes) * page_bytes
 
 
 def check_ring(path: str, ring: int | None, page_bytes: int | None) -> int | None:
     """Return the size of a ring; raise InvalidOption for an invalid one."""
     if ring is None:
         return None
-    least = RING_PAGES_MIN * (page_bytes or fmt.PAGE_BYTES_MIN)
+    least = RING_PAGES_MIN * fmt.files_bytes(page_bytes or fmt.PAGE_BYTES_MIN)
     remedy = f"give {least} bytes or more, below 2**63"
     return whole("ring", ring, least, fmt.SEQUENCE_MAX, path=path, remedy=remedy)
 
