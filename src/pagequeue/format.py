@@ -601,6 +601,11 @@ def file_pattern(prefix: str) -> re.Pattern[str]:
     return re.compile(_final_names(prefix) + r"(?:\.tmp-\w+)?")
 
 
+def directory_names(prefix: str) -> tuple[str, ...]:
+    """Return the names of the directories that a queue can have beside its files."""
+    return journal_name(prefix), f"{prefix}-staged", f"{prefix}-large"
+
+
 def temporary_pattern(prefix: str) -> re.Pattern[str]:
     """Return the pattern of the temporary names that an interrupted process can leave."""
     return re.compile(_final_names(prefix) + r"\.tmp-\w+")

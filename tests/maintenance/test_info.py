@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,9 @@ from support import SMALL, Clock, until
 
 from pagequeue import Queue, errors
 from pagequeue import format as fmt
+from pagequeue.multiprocessing import JoinableQueue
 from pagequeue.store import store
+from pagequeue.tasks import TaskStore
 
 SECOND = 10**9
 
@@ -73,6 +76,38 @@ def test_file_bytes_are_those_of_this_queue_on_disk(tmp_path: Path) -> None:
         until(lambda: queue.info().file_bytes == sum(path.stat().st_blocks * 512 for path in names))
         assert queue.info().file_bytes >= 2 * 16 * SMALL
         assert other.info().file_bytes < 16 * SMALL
+
+
+@pytest.mark.parametrize("kind", ["journal", "staged", "drop-in"])
+def test_file_bytes_are_those_of_directories_of_the_queue_too(tmp_path: Path, kind: str) -> None:
+    """Snapshots, staged pages and large objects are as much on the disk as pages are."""
+    with contextlib.ExitStack() as held:
+        if kind == "journal":
+            tasks = held.enter_context(TaskStore(tmp_path))
+            tasks.insert("mail", {"to": "x" * 5000})
+            tasks.compact()
+            prefix = "queue"
+        elif kind == "staged":
+            queue = held.enter_context(Queue(tmp_path, page_bytes=SMALL))
+            file = held.enter_context(queue.producer()).open()
+            held.callback(file.discard)
+            file.write(bytes(2 << 20))
+            prefix = "queue"
+        else:
+            objects = JoinableQueue(directory=tmp_path, page_bytes=SMALL)
+            held.callback(objects.close)
+            objects.put(bytes(1 << 20))
+            prefix = "items"
+        reader = held.enter_context(Queue(tmp_path, prefix=prefix, read_only=True))
+        found = [
+            path for path in tmp_path.rglob("*") if path.is_file() and path.name != "queue.lock"
+        ]
+
+        def on_disk() -> int:
+            return sum(path.stat().st_blocks * 512 for path in found)
+
+        assert any(path.parent != tmp_path and path.stat().st_blocks for path in found)
+        until(lambda: reader.info().file_bytes == on_disk())
 
 
 def test_info_is_the_same_for_a_reader_and_after_reopening(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ class Info:
         durable_sequence: of the first message that is not known to be on stable storage.
         message_count: retained messages.
         used_bytes: of frames, fragments of large messages and page headers.
-        file_bytes: allocated on disk for all files of the queue, spare pages included.
+        file_bytes: allocated on disk for all files of the queue, as `du` counts them: indexes,
+            spare pages, files of consumers and groups, staged rows and a journal's snapshots too.
+            The dead letters of a group are a queue of their own.
         head_time: of the first retained message, None if the queue is empty.
         tail_time: of the last message, None if the queue is empty.
         sync_failed: whether the failure latch is set.

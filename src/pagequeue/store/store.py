@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import time
 from functools import partial
@@ -377,12 +378,24 @@ class Store:
     def file_bytes(self) -> int:
         """Return what is allocated on disk for all files of the queue, spare pages included."""
         total = 0
-        pattern = fmt.file_pattern(self.prefix)
+        pattern, within = fmt.file_pattern(self.prefix), fmt.directory_names(self.prefix)
         for name in self.folder.names():
             if pattern.fullmatch(name):
                 status = self.folder.status(name)
                 total += status.st_blocks if status is not None else 0  # retired in between
+            elif name in within:
+                total += self._blocks_below(name)
         return total * 512
+
+    def _blocks_below(self, name: str) -> int:
+        """Return the blocks of the files in a directory beside the queue's files."""
+        total = 0
+        with contextlib.suppress(OSError), self.folder.descriptor as folder:
+            for _, _, files, there in os.fwalk(name, dir_fd=folder):
+                for file in files:
+                    with contextlib.suppress(FileNotFoundError):  # removed in between
+                        total += os.stat(file, dir_fd=there, follow_symlinks=False).st_blocks
+        return total
 
     def count(self, number: int, tail: Tail | None = None) -> int:
         """Return how many messages a page holds, as of now, or as of a tail.
