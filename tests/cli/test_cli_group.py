@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import warm
+from support import LONG, until
 
-from pagequeue import DeadLetter, Queue
-from pagequeue.cli import group as group_command
+from pagequeue import DeadLetter, LeaseLost, Message, Queue
 from pagequeue.cli import main
+from pagequeue.cli.job_runner import JobRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pagequeue import Claim
@@ -115,9 +121,7 @@ def test_dead_letter_tells_how_the_command_ended(
     assert len(letters) == (1 if follow else COUNT)
 
 
-def test_lease_is_extended_while_the_command_runs(
-    directory: Path, tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lease_is_extended_while_the_command_runs(tmp_path: Path) -> None:
     """A command that takes longer than the lease ends in an acknowledgement, not in LeaseLost.
 
     The command ends when the lease was extended, which a third of it before may be: a machine that
@@ -129,26 +133,176 @@ def test_lease_is_extended_while_the_command_runs(
     class Extended:
         """A claim that notes how it is extended."""
 
-        def __init__(self, claim: Claim) -> None:
-            self.message, self.claim = claim.message, claim
+        message = Message(b"", 0, 0)
 
         def extend(self, lease: float) -> None:
-            self.claim.extend(lease)
             leases.append(lease)
             extended.touch()
 
-    real = group_command._run
-    monkeypatch.setattr(
-        group_command, "_run", lambda claim, words, lease: real(Extended(claim), words, lease)
-    )
     waiting = f"i=0; while [ ! -e '{extended}' ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i+1)); done"
     program = f"cat >/dev/null; {waiting}; [ -e '{extended}' ]"
-    arguments = ("group", "claim", directory, "mailers", "--count", 1, "--lease", lease)
-    code, _, err = call(capfd, *arguments, "--", "sh", "-c", program)
-    assert (code, err) == (0, "")
-    assert leases
+    with JobRunner(("sh", "-c", program), lease) as runner:
+        assert runner.run(cast("Claim", Extended())) == 0
     assert set(leases) == {lease}
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The file in which commands write."""
+    return tmp_path / "log"
+
+
+def lines(log: Path) -> list[str]:
+    """Return what commands wrote."""
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture
+def start(directory: Path, log: Path) -> Iterator[Callable[[str], warm.Popen]]:
+    """Give what starts a worker, and waits for its command and a process that this one starts."""
+    started = []
+
+    def make(trap: str) -> warm.Popen:
+        """The command ends when it finds the file `go`, or as its trap says."""
+        program = (
+            f"cd {log.parent}; {trap} echo begin >> log; "
+            "sh -c 'echo $$ >> log; exec sleep 600' 2>/dev/null & "
+            "while [ ! -e go ]; do sleep 0.05; done; kill $!; wait; echo end >> log"
+        )
+        arguments = ("group", "claim", str(directory), "mailers", "--follow")
+        process = warm.Popen(
+            [sys.executable, "-m", "pagequeue", *arguments, "--", "sh", "-c", program],
+            stderr=warm.PIPE,
+            text=True,
+        )
+        started.append(process)
+        until(lambda: len(lines(log)) >= 2)
+        return process
+
+    yield make
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    for line in filter(str.isdigit, lines(log)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(line), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_command_may_finish_when_its_worker_is_told_to_end(
+    directory: Path, log: Path, start: Callable[[str], warm.Popen], number: signal.Signals
+) -> None:
+    """The worker waits, settles the message, and claims no other one."""
+    worker = start("")
+    assert worker.stderr is not None
+    worker.send_signal(number)
+    assert "waiting for sh to end" in worker.stderr.readline()
+    (log.parent / "go").touch()
+    assert worker.wait(LONG) == 128 + number
     assert acknowledged(directory) == 1
+    assert (lines(log).count("begin"), lines(log).count("end")) == (1, 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_is_for_a_command_that_handles_it(
+    directory: Path, log: Path, start: Callable[[str], warm.Popen], number: signal.Signals
+) -> None:
+    """It ends as it likes; a message that it failed for is given back at once."""
+    worker = start("trap 'touch told; exit 3' TERM HUP;")
+    worker.send_signal(number)
+    assert worker.wait(LONG) == 128 + number
+    assert (log.parent / "told").exists()
+    assert worker.stderr is not None
+    assert "message 0: sh ended with 3" in worker.stderr.read()
+    assert acknowledged(directory) == 0
+    with Queue(directory) as queue, queue.group("mailers") as group:
+        assert group.outstanding == 1
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_second_signal_is_for_the_command_and_what_it_started(
+    directory: Path, log: Path, start: Callable[[str], warm.Popen], number: signal.Signals
+) -> None:
+    """None of it runs when the message is given back."""
+    worker = start("")
+    assert worker.stderr is not None
+    worker.send_signal(number)
+    worker.stderr.readline()
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(LONG) == 128 + signal.SIGTERM
+    assert f"message 0: sh ended with {-signal.SIGTERM}" in worker.stderr.read()
+    child = int(next(line for line in lines(log) if line.isdigit()))
+    until(lambda: not is_alive(child))
+    assert lines(log).count("begin") == 1
+    assert acknowledged(directory) == 0
+
+
+def test_command_does_not_outlive_its_worker(log: Path, start: Callable[[str], warm.Popen]) -> None:
+    """SIGKILL cannot be handled; a shell in between is no shelter."""
+    worker = start("trap '' TERM HUP INT QUIT;")
+    worker.kill()
+    worker.wait(LONG)
+    child = int(next(line for line in lines(log) if line.isdigit()))
+    until(lambda: not is_alive(child))
+    assert "end" not in lines(log)
+
+
+def test_program_that_a_command_leaves_behind_outlives_the_run(
+    directory: Path, log: Path, capfd: Capture
+) -> None:
+    """A run that ends as it should kills nothing."""
+    program = f"cat >/dev/null; sleep 600 >/dev/null 2>&1 & echo $! >> {log}"
+    claim = ("group", "claim", directory, "mailers", "--count", 1, "--", "sh", "-c", program)
+    assert call(capfd, *claim) == (0, "", "")
+    (pid,) = map(int, lines(log))
+    assert is_alive(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_command_is_told_to_end_when_its_message_is_lost(log: Path) -> None:
+    """The worker was stopped past its lease: another one has the message by now."""
+
+    class Lost:
+        """A claim whose lease ended."""
+
+        message = Message(b"", 0, 0)
+
+        def extend(self, lease: float) -> None:
+            del lease
+            raise LeaseLost("too late", sequence=0)
+
+    program = f"trap 'echo told >> {log}; exit 0' TERM; sleep 600 & wait"
+    with JobRunner(("sh", "-c", program), 0.1) as runner:
+        assert runner.run(cast("Claim", Lost())) is None
+    assert lines(log) in (["told"], [])  # it can have been told before it set its trap
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    """As `nohup` and a shell's `&` have it; the others are what they were afterwards."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        handlers = [signal.getsignal(number) for number in SIGNALS]
+        with JobRunner(("true",), 30.0):
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) != handlers[0]
+        assert [signal.getsignal(number) for number in SIGNALS] == handlers
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_program_that_does_not_exist_is_named(directory: Path, capfd: Capture) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +15,7 @@ import click
 
 from pagequeue import DeadLetter, LeaseLost, NothingReceived
 from pagequeue.cli import options, values
+from pagequeue.cli.job_runner import JobRunner
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.lazy import InOrder
 from pagequeue.cli.receive import POLL_SECONDS, printable
@@ -26,14 +26,16 @@ from pagequeue.util.text import grouped, without_controls
 from pagequeue.util.timestamps import iso_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
-    from pagequeue import Claim, ConsumerInfo, Group, Message, Queue
+    from pagequeue import Claim, ConsumerInfo, Group, Queue
     from pagequeue.util.literals import Trust
 
 COLUMNS: Final = ("group", "lag", "claimed", "waiting", "dead letters", "last ack", "state")
 DEAD_COLUMNS: Final = ("message", "deliveries", "moved", "reason", "payload")
 EXIT_COMMAND_FAILED: Final = 1
+SIGNALLED: Final = 128
+"""And the number of a signal: the exit code of a process that ended because of it."""
 
 
 @click.group(cls=InOrder)
@@ -106,10 +108,17 @@ def ls(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool) 
 # --- claim ----------------------------------------------------------------------------------------
 
 
-def _claims(group: Group, count: int | None, outlet: Outlet, *, follow: bool) -> Iterator[Claim]:
-    """Yield claims, one at a time, until there are none, or `count`."""
+def _claims(
+    group: Group,
+    count: int | None,
+    outlet: Outlet,
+    runner: JobRunner | None = None,
+    *,
+    follow: bool,
+) -> Iterator[Claim]:
+    """Yield claims, one at a time, until there are none, or `count`, or a signal came."""
     left = sys.maxsize if count is None else count
-    while left > 0:
+    while left > 0 and (runner is None or runner.stopped_by is None):
         try:
             claim = group.claim(timeout=POLL_SECONDS if follow else 0)
         except NothingReceived:
@@ -143,29 +152,10 @@ def _line(claim: Claim, queue: Queue, *, as_json: bool) -> bytes:
     return contents + b"\n"
 
 
-def _run(claim: Claim, words: Sequence[str], lease: float) -> int:
-    """Run a command with the payload on its stdin, extending the lease; return its exit code."""
-    message: Message = claim.message
-    try:
-        process = subprocess.Popen(words, stdin=subprocess.PIPE)  # noqa: S603 - the user's own
-    except OSError as error:
-        raise options.CommandError(f"{words[0]}: {error.strerror or error}") from None
-    data: bytes | None = message.payload
-    with process:
-        while True:
-            try:
-                process.communicate(data, timeout=lease / 3)
-            except subprocess.TimeoutExpired:
-                claim.extend(lease)
-                data = None  # it is being written
-            else:
-                return process.returncode
-
-
 def _work(
     claims: Iterator[Claim],
-    words: Sequence[str],
-    lease: float,
+    runner: JobRunner,
+    name: str,
     delay: float | None,
     *,
     at_once: bool,
@@ -174,8 +164,8 @@ def _work(
 
     Args:
         claims: of one group.
-        words: the command.
-        lease: of the claims, in seconds.
+        runner: of the command.
+        name: of the command.
         delay: seconds after which a message that it failed for is redelivered; None: by the rule
             of the group.
         at_once: whether that can be to this run; else it gets each message once.
@@ -191,23 +181,33 @@ def _work(
             kept[sequence] = claimed, kept[sequence][1]
             continue
         done += 1
-        code = _run(claimed, words, lease)
-        if code == 0:
-            claimed.ack()
-            continue
+        code = runner.run(claimed)
+        is_lost = code is None
+        try:
+            if code == 0:
+                claimed.ack()
+                continue
+        except LeaseLost:
+            is_lost = True
         failed += 1
-        reason = f"{words[0]} ended with {code}"
+        if is_lost:
+            options.note(f"message {sequence}: its lease ended before {name} did")
+            continue
+        reason = f"{name} ended with {code}"
         options.note(
             f"message {sequence}: {reason}, {grouped(claimed.deliveries, 'delivery')} so far"
         )
+        kept[sequence] = claimed, reason
         if at_once:
-            claimed.nack(delay=delay, reason=reason)
-        else:
-            kept[sequence] = claimed, reason
-    for claimed, reason in kept.values():
+            _give_back([kept.pop(sequence)], delay)
+    _give_back(kept.values(), delay)
+    return done, failed
+
+
+def _give_back(kept: Iterable[tuple[Claim, str]], delay: float | None) -> None:
+    for claimed, reason in kept:
         with contextlib.suppress(LeaseLost):  # then it is redelivered already
             claimed.nack(delay=delay, reason=reason)
-    return done, failed
 
 
 @command.command()
@@ -261,7 +261,8 @@ def claim(
 
     Each is printed, and acknowledged when the reader of stdout has it. With COMMAND, which gets the
     payload on stdin, it is acknowledged when that ends with 0. Otherwise it is redelivered, without
-    --follow to a later run; the exit code is then 1.
+    --follow to a later run; the exit code is then 1. A signal that ends this is sent to COMMAND,
+    and waits for it.
 
     \b
     pagequeue group claim jobs mailers --count 10
@@ -276,11 +277,14 @@ def claim(
         options.open_to_write(directory, prefix, trust, create=False) as queue,
         queue.group(name, lease=lease, max_deliveries=max_deliveries or None) as group,
     ):
-        claims = _claims(group, count, outlet, follow=follow)
         if words:
-            done, failed = _work(claims, words, lease, retry_after, at_once=follow)
+            with JobRunner(words, lease) as runner:
+                claims = _claims(group, count, outlet, runner, follow=follow)
+                done, failed = _work(claims, runner, words[0], retry_after, at_once=follow)
+            if runner.stopped_by is not None:
+                return SIGNALLED + runner.stopped_by
         else:
-            for claimed in claims:
+            for claimed in _claims(group, count, outlet, follow=follow):
                 done += 1
                 outlet.write(_line(claimed, queue, as_json=as_json))
                 outlet.wait_until_taken()
