@@ -7,12 +7,10 @@ import signal
 import sys
 import threading
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from pagequeue import errors
 from pagequeue.util import side_by_side as module
 from pagequeue.util.side_by_side import side_by_side
 
@@ -74,11 +72,11 @@ def test_all_tasks_end_and_the_first_error_is_raised() -> None:
 
 def test_without_threads_tasks_run_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system gives none, or the interpreter is shutting down."""
-    monkeypatch.setattr(
-        module,
-        "DaemonThread",
-        lambda *_: SimpleNamespace(start=raising(errors.SystemLimit("none"))),
-    )
+
+    def refuse(_: threading.Thread) -> NoReturn:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     threads: list[threading.Thread] = []
     side_by_side([lambda: threads.append(threading.current_thread())] * 3)
     assert threads == [threading.current_thread()] * 3

@@ -171,7 +171,7 @@ def test_one_that_left_the_line_without_a_word_costs_some_slices(
             slices.append(timeout)
             raise Empty
 
-    monkeypatch.setattr(state_lock, "SimpleQueue", Place)
+    monkeypatch.setattr("queue.SimpleQueue", Place)
     me = [threading.get_ident()]
     assert lock.wait(me, SECONDS)
     assert slices == [SLICE_SECONDS] * IDLE_SLICES
@@ -280,7 +280,7 @@ def test_waiter_that_is_just_handed_the_lock_keeps_its_turn(
             next(steps)()
             raise Empty
 
-    monkeypatch.setattr(state_lock, "SimpleQueue", Place)
+    monkeypatch.setattr("queue.SimpleQueue", Place)
     me = [threading.get_ident()]
     assert lock.wait(me, SECONDS)
     assert kept == [True]

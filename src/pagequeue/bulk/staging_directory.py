@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import uuid
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ from pagequeue import errors
 from pagequeue.meta.ledger import STAGED
 from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.file_lock import FileLock
+from pagequeue.system.tree import remove_tree
 from pagequeue.system.trust import NOTHING
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _live_lock(staged: Directory, name: str) -> FileLock | None:
 def _drop(staged: Directory, name: str) -> None:
     """Remove a directory of staged pages, and then its lock file, whose lock the caller has."""
     with contextlib.suppress(OSError), staged.descriptor as fd:
-        shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+        remove_tree(name, fd)
         os.unlink(name + LIVE, dir_fd=fd)
 
 

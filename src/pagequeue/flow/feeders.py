@@ -14,7 +14,7 @@ import types
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
-from pagequeue.util.daemon_thread import DaemonThread
+from pagequeue.util.daemon_thread import daemon_thread, start
 
 if TYPE_CHECKING:
     import asyncio
@@ -87,8 +87,8 @@ class ThreadFeeder(Feeder):
         super().__init__(store, producer)
         self._source = source
         self._storing_since: float | None = None
-        self._thread = DaemonThread(self._run, "pagequeue-persist", path=store.folder.path)
-        self._thread.start()
+        self._thread = daemon_thread(self._run, "pagequeue-persist")
+        start(self._thread, path=store.folder.path)
 
     def _run(self) -> None:
         error: BaseException | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import threading
 import time
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pagequeue import errors
@@ -411,7 +411,7 @@ class Journal(Closing, Generic[State]):
     def _attempt(self, decide: Callable[[State], Any]) -> int:
         """Catch up, decide and append; return the sequence, `NOTHING` or `OVERTAKEN`."""
         # As `_alone`, which would take a twentieth of the time of an update.
-        me = [get_ident()]
+        me = [threading.get_ident()]
         lock = self._lock
         holder, waiting = lock.holder, lock.waiting
         try:
@@ -649,7 +649,7 @@ class Journal(Closing, Generic[State]):
             ConcurrentUse: this thread uses it already.
             LockTimeout: another thread uses it for too long.
         """
-        me = [get_ident()]
+        me = [threading.get_ident()]
         lock = self._lock
         holder, waiting = lock.holder, lock.waiting
         try:

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
 import uuid
 from dataclasses import dataclass
 from itertools import chain
@@ -26,6 +25,7 @@ from pagequeue.queue.queue import Queue
 from pagequeue.receive.replay import Replay
 from pagequeue.system.directory import Directory
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.tree import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -387,10 +387,7 @@ class Snapshots:
         """Remove what has a temporary name: a directory, or whatever was put in its place."""
         assert self.folder is not None
         with self.folder.descriptor as fd:
-            try:
-                os.unlink(name, dir_fd=fd)  # first: rmtree would open a FIFO, and wait
-            except OSError:
-                shutil.rmtree(name, ignore_errors=True, dir_fd=fd)
+            remove_tree(name, fd)
 
     def sweep(self) -> None:
         """Remove what interrupted compactions left; only the one compactor calls this."""

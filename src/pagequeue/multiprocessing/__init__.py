@@ -14,11 +14,11 @@ lists the differences in "The drop-in for multiprocessing.Queue".
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
 from multiprocessing import queues
 from queue import Empty, Full
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from pagequeue import errors
@@ -370,9 +370,9 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
         except errors.ClosedError:
             self._refuse()
         try:
-            self._mine[get_ident()].append(claim)
+            self._mine[threading.get_ident()].append(claim)
         except KeyError:
-            self._mine[get_ident()] = deque([claim])
+            self._mine[threading.get_ident()] = deque([claim])
         message = claim.message
         try:
             obj: T = loads(message.payload)
@@ -412,7 +412,7 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
             'job'
             >>> queue.task_done()
         """
-        mine = self._mine.get(get_ident())
+        mine = self._mine.get(threading.get_ident())
         if not mine:
             mine = next((claims for claims in list(self._mine.values()) if claims), deque())
         try:

@@ -21,7 +21,7 @@ from pagequeue import errors
 from pagequeue.format import FIRST_PAGE, SEQUENCE_MAX
 from pagequeue.system.descriptors import used
 from pagequeue.util.arguments import seconds, type_error, value_error, whole
-from pagequeue.util.daemon_thread import DaemonThread
+from pagequeue.util.daemon_thread import daemon_thread, start
 from pagequeue.util.literals import SyncName
 from pagequeue.util.text import message_range
 from pagequeue.util.wakeup import Wakeup
@@ -203,10 +203,8 @@ class Flusher:
         Raises:
             SystemLimit: the thread cannot be started.
         """
-        self._timer = DaemonThread(
-            partial(self._keep_flushing, seconds / 2), "pagequeue-sync", path=self._folder.path
-        )
-        self._timer.start()
+        self._timer = daemon_thread(partial(self._keep_flushing, seconds / 2), "pagequeue-sync")
+        start(self._timer, path=self._folder.path)
 
     def _keep_flushing(self, seconds: float) -> None:
         while not self._ended.wait(seconds):

@@ -30,6 +30,7 @@ from pagequeue.store.roll import Roller
 from pagequeue.system.descriptors import await_others
 from pagequeue.system.namespaces import monotonic_offset
 from pagequeue.util.arguments import shown, whole
+from pagequeue.util.green import look_at_threads
 from pagequeue.util.worker import Background
 from pagequeue.wait.notifier import Notifier
 from pagequeue.wait.shared_jobs import SharedJobs
@@ -85,6 +86,7 @@ class Store:
         self.clock: Clock = asked["clock"]
         self.lock_timeout: float = asked["lock_timeout"]
         self._fork_count = _core.fork_count()
+        look_at_threads()
         self.background: Background = Background()
         self.compressing: Background = Background()  # takes longer than making a page may wait
         self.after_roll: Callable[[], object] | None = None  # done in the background

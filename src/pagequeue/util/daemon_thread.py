@@ -1,10 +1,10 @@
-"""A daemon thread whose `start` ends, also where the new thread finds no memory."""
+"""Daemon threads whose start ends, also where the new thread would find no memory."""
 
 from __future__ import annotations
 
+import mmap
+import resource
 import threading
-import types
-import weakref
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
@@ -12,73 +12,50 @@ from pagequeue import errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LOOK_SECONDS: Final = 0.02
-START_SECONDS: Final = 10.0
+STACK_BYTES: Final = 8 << 20
+"""Of a thread, where the limit of the stack is infinite; the C library takes less then."""
+FRAMES_BYTES: Final = 2 << 20
+"""What its first frames take is less."""
 
 
-class DaemonThread(threading.Thread):
-    """A daemon thread that is started or refused.
+def daemon_thread(target: Callable[[], object], name: str) -> threading.Thread:
+    """Return a daemon thread, of whichever class threads have by now."""
+    return threading.Thread(target=target, name=name, daemon=True)
+
+
+def start(thread: threading.Thread, *, path: str | None = None) -> None:
+    """Start a thread, or refuse it.
 
     `threading.Thread.start` waits until the new thread says that it runs. One whose first frame
-    finds no memory, under RLIMIT_AS for example, ends before that, and `start` waits for ever.
+    finds no memory, under RLIMIT_AS for example, ends before that, and `start` waits for ever. So
+    what a thread needs is taken for a moment before.
 
     Args:
-        target: the thread's work.
-        name: of the thread.
+        thread: to start.
         path: of the queue that it works for, for the error.
+
+    Raises:
+        SystemLimit: the system gives no thread or no memory for one, or the interpreter is shutting
+            down.
     """
-
-    def __init__(self, target: Callable[[], object], name: str, *, path: str | None = None) -> None:
-        super().__init__(target=target, name=name, daemon=True)
-        self._path = path
-        # What `start` waits for, and what the new thread calls: attributes of CPython's own class.
-        self._started: threading.Event = _Started(self)
-        self.boot: Callable[[], object] = bool
-
-    @property
-    def _bootstrap(self) -> types.MethodType:
-        """What the system's thread calls; only that thread refers to it, as long as it lives."""
-        method = types.MethodType(vars(threading.Thread)["_bootstrap"], self)
-        self.boot = weakref.ref(method)
-        return method
-
-    def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            SystemLimit: the system gives no thread or no memory for one, or the interpreter is
-                shutting down.
-        """
-        try:
-            super().start()
-        except (RuntimeError, MemoryError) as error:
-            # Threads that begin stand there until they run; CPython would list it for ever.
-            vars(threading).get("_limbo", {}).pop(self, None)
-            raise errors.SystemLimit(
-                f"cannot start the thread {self.name} ({str(error) or 'no memory'})",
-                path=self._path,
-                remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
-            ) from error
-        except KeyError as error:
-            # A signal handler raised when the thread ran already: CPython takes it off a list which
-            # it has left.
-            if error.__context__ is None:
-                raise
-            raise error.__context__ from None
+    try:
+        mmap.mmap(-1, stack_bytes() + FRAMES_BYTES).close()
+        thread.start()
+    except (RuntimeError, MemoryError, OSError) as error:
+        raise errors.SystemLimit(
+            f"cannot start the thread {thread.name} ({str(error) or 'no memory'})",
+            path=path,
+            remedy="raise the limit of threads or of memory (`ulimit -u`, `ulimit -v`)",
+        ) from error
+    except KeyError as error:
+        # A signal handler raised when the thread ran already: CPython takes it off a list which it
+        # has left.
+        if error.__context__ is None:
+            raise
+        raise error.__context__ from None
 
 
-class _Started(threading.Event):
-    def __init__(self, thread: DaemonThread) -> None:
-        super().__init__()
-        self._thread = weakref.ref(thread)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if timeout is not None:
-            return super().wait(timeout)
-        for _ in range(int(START_SECONDS / LOOK_SECONDS)):
-            if super().wait(LOOK_SECONDS):
-                return True
-            thread = self._thread()
-            if thread is not None and thread.boot() is None and not self.is_set():
-                break
-        raise RuntimeError("the new thread does not run: memory is short")
+def stack_bytes() -> int:
+    """Return how much the stack of a new thread takes."""
+    limit = threading.stack_size() or resource.getrlimit(resource.RLIMIT_STACK)[0]
+    return STACK_BYTES if limit == resource.RLIM_INFINITY else limit

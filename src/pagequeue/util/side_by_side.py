@@ -8,9 +8,11 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from pagequeue import errors
-from pagequeue.util.daemon_thread import DaemonThread
+from pagequeue.util.daemon_thread import daemon_thread, start
+from pagequeue.util.green import are_threads_green
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
 
@@ -58,14 +60,14 @@ class _Run:
         # Not `join`: CPython's believes that a thread has ended when a handler raises.
         self._ended: SimpleQueue[None] = SimpleQueue()
         self.failed: dict[int, BaseException] = {}
-        self.threads: list[DaemonThread] = []
+        self.threads: list[threading.Thread] = []
 
     def begin(self) -> None:
         """Start threads, and run in this one what they have not taken."""
-        for number in range(1, len(self._tasks)):
-            thread = DaemonThread(partial(self._run_in_thread, number), "pagequeue-task")
+        for number in range(1, 1 if are_threads_green() else len(self._tasks)):
+            thread = daemon_thread(partial(self._run_in_thread, number), "pagequeue-task")
             with contextlib.suppress(errors.SystemLimit):
-                thread.start()
+                start(thread)
                 self.threads.append(thread)
         for number in range(len(self._tasks)):
             if self._takers.setdefault(number, 0) == 0:

@@ -12,7 +12,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Final
 
-from pagequeue.util.daemon_thread import DaemonThread
+from pagequeue.util.daemon_thread import daemon_thread, start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,11 +50,11 @@ class SingleThread:
             SystemLimit: the system gives no thread or no memory for one, or the interpreter is
                 shutting down.
         """
-        thread = DaemonThread(self._work, self._name)
+        thread = daemon_thread(self._work, self._name)
         try:
             if self._there.setdefault(THREAD, thread) is thread:
                 self._last = thread
-                thread.start()
+                start(thread)
         except BaseException:  # a handler's, perhaps when the thread runs: then two can run
             self._forget(thread)
             raise

@@ -23,10 +23,11 @@ not running yet.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 from collections import deque
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
@@ -53,7 +54,7 @@ class StateLock:
 
     def __init__(self) -> None:
         self.holder: dict[str, list[int]] = {}
-        self.waiting: deque[SimpleQueue[None]] = deque()
+        self.waiting: deque[queue.SimpleQueue[None]] = deque()
 
     @contextlib.contextmanager
     def held(self, timeout: float, doing: str, path: str) -> Iterator[None]:
@@ -110,8 +111,8 @@ class StateLock:
             whether it was taken.
         """
         holder, waiting = self.holder, self.waiting
-        place: SimpleQueue[None] = SimpleQueue()
-        idle: SimpleQueue[None] | None = None  # the first one, while the lock is seen free
+        place: queue.SimpleQueue[None] = queue.SimpleQueue()
+        idle: queue.SimpleQueue[None] | None = None  # the first one, while the lock is seen free
         slices = 0  # for which it was so
         seen, deadline = holder.get(HOLDER), time.monotonic() + timeout
         try:
@@ -142,12 +143,12 @@ class StateLock:
         if first is not None:
             first.put(None)
 
-    def _first(self) -> SimpleQueue[None] | None:
+    def _first(self) -> queue.SimpleQueue[None] | None:
         try:
             return self.waiting[0]
         except IndexError:
             return None
 
-    def _leave(self, place: SimpleQueue[None] | None) -> None:
+    def _leave(self, place: queue.SimpleQueue[None] | None) -> None:
         with contextlib.suppress(ValueError):
             self.waiting.remove(place)  # type: ignore[arg-type]

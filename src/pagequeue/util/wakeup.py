@@ -6,14 +6,16 @@ signal handler can leave it taken, so that the next thread to set the event wait
 
 from __future__ import annotations
 
-from queue import Empty, SimpleQueue
+import queue
+from queue import Empty
 
 
 class Wakeup:
     """An event like `threading.Event`; each method is one call into C."""
 
     def __init__(self) -> None:
-        self._tokens: SimpleQueue[None] = SimpleQueue()
+        # By its module: gevent and eventlet put their own there.
+        self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
         """End every wait, present and future, until `clear`."""

@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pagequeue import _core, errors
+from pagequeue.util.green import are_threads_green
 from pagequeue.util.single_thread import SingleThread
 
 if TYPE_CHECKING:
@@ -80,9 +81,16 @@ class Background:
         return self._closed
 
     def submit(self, job: Callable[[], object]) -> bool:
-        """Run a job soon, or never, which False tells; its errors are logged."""
+        """Run a job soon, or never, which False tells; its errors are logged.
+
+        Where threads are greenlets it runs now: a sender that never waits lets no other one run.
+        """
         if self._closed or _core.fork_count() != self._fork_count:
             return False
+        if are_threads_green():
+            _do(job)
+            _do(self._repeated.run)
+            return True
         self._jobs.put(job)
         if not self._worker.is_there:
             try:
@@ -98,6 +106,8 @@ class Background:
 
     def submit_later(self, job: Callable[[], object]) -> bool:
         """Run a job when there is nothing else to do, or when some of these wait."""
+        if are_threads_green():
+            return self.submit(job)
         self._later.put(job)
         if not self.submit(bool):  # a thread that waits for jobs looks again
             _drop(self._later)
@@ -135,7 +145,9 @@ class Background:
         self._closed = True
         if _core.fork_count() != self._fork_count:
             return
-        if self._worker.is_there:
+        if are_threads_green():
+            _empty(self._held)
+        elif self._worker.is_there:
             self._jobs.put(None)
         else:
             _finish(self._jobs, self._later)
@@ -184,11 +196,15 @@ def _work(jobs: Jobs, later: Jobs, repeated: Repeated) -> None:
         if job is None:
             is_ending = True
             continue
-        try:
-            job()
-        except Exception as error:  # noqa: BLE001 - no job may end the thread
-            log.debug("a background job failed: %s", error)
+        _do(job)
         del job
+
+
+def _do(job: Callable[[], object]) -> None:
+    try:
+        job()
+    except Exception as error:  # noqa: BLE001 - no job may end the thread
+        log.debug("a background job failed: %s", error)
 
 
 def _taken(jobs: Jobs) -> Callable[[], object] | None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue.system.replaced_file import CHECK_SECONDS
+from pagequeue.util.green import are_threads_green
 from pagequeue.util.single_thread import SingleThread
 from pagequeue.util.wakeup import Wakeup
 
@@ -93,6 +94,8 @@ class Notifier:
             self._wanted.set()
             if self._closed:
                 self._notify([waiter])
+            elif are_threads_green():
+                waiter.loop.call_later(BACKOFF_SECONDS_MAX, waiter.wake)
             elif not self._thread.is_there:
                 try:
                     self._thread.start()

@@ -42,6 +42,11 @@ static int pause_until(Claims *self, pq_claimant *by, int64_t deadline, int is_f
     if (!is_full && pq_idle_poll(&idle)) {
         return 1;
     }
+    if (pq_green_sleep != NULL) {
+        by->now = self->clock == Py_None ? pq_clock_monotonic() : by->now;
+        int more = pq_green_pause(deadline);
+        return more < 0 || !pq_group_ready(self) ? -1 : more;
+    }
     Region *meta = self->meta, *file = self->file, *page = self->page;
     Py_INCREF((PyObject *)meta);
     Py_INCREF((PyObject *)file);

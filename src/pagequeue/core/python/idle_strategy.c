@@ -8,6 +8,7 @@
 #define PAUSES_A_ROUND 4 /* between two readings of the clock */
 #define SPIN_NS_MIN 5000
 #define YIELD_FROM_NS 10000
+#define GREEN_NS 1000000
 
 int pq_idle_poll(const pq_idle *idle) {
     for (int i = 0; i < HELD_POLLS; i++) {
@@ -46,6 +47,23 @@ void pq_idle_sleep(const pq_idle *idle, int64_t ns) {
     if (!idle->arrived(idle->of)) {
         pq_sleep(idle->meta, doorbell, ns);
     }
+}
+
+PyObject *pq_green_sleep;
+
+int pq_green_pause(int64_t deadline) {
+    int64_t left = deadline - pq_clock_monotonic();
+    if (left > 0) {
+        PyObject *sleep = pq_green_sleep;
+        Py_INCREF(sleep);
+        PyObject *slept = PyObject_CallFunction(sleep, "d", (left < GREEN_NS ? left : GREEN_NS) / 1e9);
+        Py_DECREF(sleep);
+        if (slept == NULL) {
+            return -1;
+        }
+        Py_DECREF(slept);
+    }
+    return PyErr_CheckSignals() < 0 ? -1 : left > 0;
 }
 
 int64_t pq_deadline(int64_t timeout) {

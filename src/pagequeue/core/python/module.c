@@ -1,4 +1,5 @@
 /* The module: its types, the functions on whole pages, and the constants. */
+#include "python/idle_strategy.h"
 #include "python/module.h"
 
 #include "protocol/group_claims.h"
@@ -340,11 +341,24 @@ static PyObject *sleep_on(PyObject *args, const char *format,
         pq_region_check(meta, PQ_WRITE_META_BYTES, 0, "write meta") < 0) {
         return NULL;
     }
-    if (ns > 0) {
+    if (ns > 0 && pq_green_sleep != NULL) {
+        if (pq_green_pause(pq_deadline(ns)) < 0) {
+            return NULL;
+        }
+    } else if (ns > 0) {
         Py_BEGIN_ALLOW_THREADS
         sleep(meta->base, bell, ns);
         Py_END_ALLOW_THREADS
     }
+    Py_RETURN_NONE;
+}
+
+/* Wait by this callable, in seconds, because threads are greenlets; None = as the system does. */
+static PyObject *core_sleep_by(PyObject *Py_UNUSED(module), PyObject *callable) {
+    PyObject *before = pq_green_sleep;
+    pq_green_sleep = callable == Py_None ? NULL : callable;
+    Py_XINCREF(pq_green_sleep);
+    Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 
@@ -538,6 +552,7 @@ static PyMethodDef functions[] = {
      "Set how far this time namespace's monotonic clock is ahead of the host's, in ns."},
     {"fork_count", core_fork_count, METH_NOARGS, "Return how many forks led to this process."},
     {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; announce a sleeper."},
+    {"sleep_by", core_sleep_by, METH_O, "Wait by a callable where threads are greenlets."},
     {"await_doorbell", core_await_doorbell, METH_VARARGS, "Sleep until the doorbell moves."},
     {"mount_id", core_mount_id, METH_VARARGS, "Return a mount's unique id, 0 when not known."},
     {"identity", core_identity, METH_VARARGS,

@@ -243,6 +243,10 @@ static int pause_until(Reader *self, int64_t deadline, int64_t *backoff) {
     if (!self->stuck && pq_idle_poll(&idle)) {
         return 1;
     }
+    if (pq_green_sleep != NULL) {
+        self->empty_polls = PQ_HOLE_POLLS;
+        return pq_green_pause(deadline);
+    }
     Py_INCREF((PyObject *)page);
     PyThreadState *state = PyEval_SaveThread();
     if (self->stuck || *backoff > BACKOFF_NS_MIN || !pq_idle_spin(&idle, deadline)) {
