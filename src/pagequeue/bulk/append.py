@@ -28,6 +28,7 @@ from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.columns.inputs import bytes_of, check_count
 from pagequeue.page.fragments import fragment_count, fragment_rooms
 from pagequeue.send.producer import Producer, overtaken
+from pagequeue.util.closing import finalizer
 from pagequeue.util.state_lock import HOLDER, StateLock
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ class PayloadWriter(io.RawIOBase):
         self._producer._check_open()  # noqa: SLF001 - no user's
         with self._alone("writing to a payload's file"):
             if self._is_done:
+                self._producer._check_open()  # noqa: SLF001 - closed meanwhile, and this with it
                 raise ValueError("I/O operation on closed file")
             if type(data) is bytes:
                 return self._append(data, len(data))
@@ -287,6 +289,7 @@ class PayloadWriter(io.RawIOBase):
         else:
             self.discard()
 
+    @finalizer
     def __del__(self) -> None:
         """It was dropped without being closed."""
         if "_is_done" in self.__dict__ and not self._is_done:

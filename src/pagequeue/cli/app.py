@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 import rich  # noqa: F401 - every command needs it: report its absence here
 
+from pagequeue import __version__
 from pagequeue.cli.errors import figures_of, os_error_text, text_of
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.lazy import LazyGroup
@@ -77,7 +78,7 @@ class _Commands(LazyGroup):
 @click.group(
     cls=_Commands, modules=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(package_name="pagequeue", prog_name="pagequeue")
+@click.version_option(__version__, prog_name="pagequeue")
 @click.pass_context
 def application(context: click.Context) -> None:
     """Send to, receive from and maintain persistent memory-mapped queues.

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from pagequeue import _core, errors
 from pagequeue._core import Message
 from pagequeue.flow.feeders import Feeder, TaskFeeder, ThreadFeeder
-from pagequeue.util.closing import Closing
+from pagequeue.util.closing import Closing, finalizer
 from pagequeue.wait.coroutine import Turns, first
 from pagequeue.wait.notifier import SLICE_SECONDS
 
@@ -271,6 +271,7 @@ class Flow(Closing):
     ) -> None:
         await self.aclose()
 
+    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_feeder") and not self._store.is_forked:
             self._feeder.stop()

@@ -23,7 +23,7 @@ from pagequeue.page.large_message import large_message
 from pagequeue.page.page import REASONS
 from pagequeue.system.file_lock import FileLock, LivenessLock
 from pagequeue.util.arguments import whole
-from pagequeue.util.closing import Closing
+from pagequeue.util.closing import Closing, finalizer
 from pagequeue.wait.coroutine import Turns
 
 if TYPE_CHECKING:
@@ -482,6 +482,7 @@ class Group(_core.Claims, Closing):
         """Close the lock's file; the core calls it when the last thread has left."""
         self._owner_lock.close()
 
+    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_dead") and not self._store.is_forked:
             self._dead.close()

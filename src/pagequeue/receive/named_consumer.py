@@ -18,6 +18,7 @@ from pagequeue.receive.consumer import Consumer
 from pagequeue.store.options import check_consumer_name
 from pagequeue.system.replaced_file import CHECK_SECONDS
 from pagequeue.util.arguments import shown, whole
+from pagequeue.util.closing import finalizer
 
 if TYPE_CHECKING:
     from pagequeue._core import Message
@@ -234,6 +235,7 @@ class NamedConsumer(Consumer):
         if hasattr(self, "_cursor"):
             self._cursor.close()
 
+    @finalizer
     def __del__(self) -> None:
         if hasattr(self, "_cursor") and not self._store.is_forked:
             self._cursor.close()

@@ -30,6 +30,7 @@ from pagequeue.store.roll import Roller
 from pagequeue.system.descriptors import await_others
 from pagequeue.system.namespaces import monotonic_offset
 from pagequeue.util.arguments import shown, whole
+from pagequeue.util.closing import finalizer
 from pagequeue.util.green import look_at_threads
 from pagequeue.util.worker import Background
 from pagequeue.wait.notifier import Notifier
@@ -219,6 +220,7 @@ class Store:
         """The first readable page and its first sequence."""
         return self.read_meta.head
 
+    @finalizer
     def __del__(self) -> None:
         """Every handle was dropped without being closed."""
         if "folder" in self.__dict__ and not self.is_forked:

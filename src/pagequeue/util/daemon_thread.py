@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import resource
 import threading
@@ -12,6 +13,7 @@ from pagequeue import errors
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+NO_MEMORY: Final = {errno.ENOMEM, errno.EAGAIN}
 STACK_BYTES: Final = 8 << 20
 """Of a thread, where the limit of the stack is infinite; the C library takes less then."""
 FRAMES_BYTES: Final = 2 << 20
@@ -42,6 +44,8 @@ def start(thread: threading.Thread, *, path: str | None = None) -> None:
         mmap.mmap(-1, stack_bytes() + FRAMES_BYTES).close()
         thread.start()
     except (RuntimeError, MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NO_MEMORY:
+            raise  # a signal handler's
         raise errors.SystemLimit(
             f"cannot start the thread {thread.name} ({str(error) or 'no memory'})",
             path=path,

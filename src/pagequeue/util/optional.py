@@ -17,6 +17,7 @@ import contextlib
 import importlib
 import os
 import shlex
+import sys
 import threading
 from typing import Any, Final
 from urllib.parse import unquote
@@ -57,13 +58,14 @@ def install_command(extra: str) -> str:
     """Return the command that adds an extra of pagequeue to this installation.
 
     A name is looked up in a package index; what was installed from a directory, a file or a
-    repository comes from there again.
+    repository comes from there again. A frozen program has no installation: where it is built the
+    library must be.
     """
-    import json  # noqa: PLC0415 - for an error only, as the next one
-    from importlib import metadata  # noqa: PLC0415
-
     origin: dict[str, Any] = {}
-    with contextlib.suppress(metadata.PackageNotFoundError, OSError, ValueError):
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import json  # noqa: PLC0415 - for an error only, as the next one
+        from importlib import metadata  # noqa: PLC0415
+
         origin = json.loads(metadata.distribution("pagequeue").read_text("direct_url.json") or "{}")
     url, option = str(origin.get("url", "")), ""
     wanted = f"pagequeue[{extra}]"
@@ -74,7 +76,10 @@ def install_command(extra: str) -> str:
         wanted += f" @ {origin['vcs_info']['vcs']}+{url}"
     elif url:
         wanted += f" @ {url}"
-    return f"pip install {option}{shlex.quote(wanted)}"
+    command = f"pip install {option}{shlex.quote(wanted)}"
+    if getattr(sys, "frozen", False):
+        return f"{command} where this program is built, and build it again"
+    return command
 
 
 def library(name: str, extra: str, what: str) -> Any:  # noqa: ANN401 - it need not be installed

@@ -355,6 +355,10 @@ static PyObject *sleep_on(PyObject *args, const char *format,
 
 /* Wait by this callable, in seconds, because threads are greenlets; None = as the system does. */
 static PyObject *core_sleep_by(PyObject *Py_UNUSED(module), PyObject *callable) {
+    if (callable != Py_None && !PyCallable_Check(callable)) {
+        PyErr_SetString(PyExc_TypeError, "a callable, or None");
+        return NULL;
+    }
     PyObject *before = pq_green_sleep;
     pq_green_sleep = callable == Py_None ? NULL : callable;
     Py_XINCREF(pq_green_sleep);

@@ -1,0 +1,5 @@
+"""PyInstaller's hook of pagequeue: what it imports where it is used."""
+
+from pagequeue._pyinstaller import installed
+
+hiddenimports = installed("pagequeue")
