@@ -5,6 +5,7 @@ They are inside a page when it is removed, replay, fall behind, and skip; some o
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from typing import TYPE_CHECKING, Final
@@ -30,13 +31,14 @@ def read(ground: Keeping, slot: int, uid: int) -> None:
 
     rng = random.Random(uid)
     log = ground.read[slot]
+    uses = (inside_a_page, replay, skip, functools.partial(seek, rng=rng))
     while ground.phase[0] == RUNNING:
         read_only = rng.random() < 0.4
         with Queue(ground.path, read_only=True) if read_only else ground.open(uid) as queue:
             for _ in range(rng.choice((2, 10, 30))):
                 if ground.phase[0] != RUNNING:
                     return
-                rng.choice((inside_a_page, replay, skip, seek))(ground, queue, log)
+                rng.choice(uses)(ground, queue, log)
 
 
 def inside_a_page(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
@@ -108,7 +110,7 @@ def check_passed(ground: Keeping, queue: Queue, passed: object, sequence: int) -
             ground.errors.say(f"a consumer at the head {head} is at {found}")
 
 
-def seek(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
+def seek(ground: Keeping, queue: Queue, log: Log[Note], rng: random.Random) -> None:
     """Go to the same times again and again: what retention removed is not found any more."""
     from pagequeue import Expired  # noqa: PLC0415  the core is chosen by now
 
@@ -119,7 +121,7 @@ def seek(ground: Keeping, queue: Queue, log: Log[Note]) -> None:
     consumer, got = queue.consumer(), []
     deadline = time.monotonic() + PASS_SECONDS
     while times and time.monotonic() < deadline:
-        since = random.choice(times)
+        since = rng.choice(times)
         head = queue.head_sequence
         try:
             consumer.seek(since=since)

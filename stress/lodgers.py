@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PRODUCERS, CONSUMERS = 4, 3
 """Logs of a ground; the last producers' and consumers' are those of the long-lived processes."""
 SETTLE_SECONDS = 0.02
-REST_TURNS = 100
+REST_SECONDS = 60.0
 """And not so many seconds: this process can have had no processor."""
 SETTLED_MAPS_MAX = 20
 """With more of them, the worker has not had its turn."""
@@ -160,22 +160,21 @@ def send(ground: Ground, producer: Producer, uid: int, number: int) -> int:
 
 def settled(base: str) -> Resources:
     """Return what is held once the worker, which releases pages, had its turn."""
-    found = resources(base)
-    for _ in range(REST_TURNS):
+    before, found = 0, resources(base)
+    deadline = time.monotonic() + REST_SECONDS
+    while not before <= found.maps <= SETTLED_MAPS_MAX and time.monotonic() < deadline:
         time.sleep(SETTLE_SECONDS)
         before, found = found.maps, resources(base)
-        if before <= found.maps <= SETTLED_MAPS_MAX:
-            break
     return found
 
 
 def at_rest(base: str) -> Resources:
     """Return what is held with everything closed: threads of closed queues may just be ending."""
-    for _ in range(REST_TURNS):
-        found = resources(base)
-        if found.threads == 1 and found.maps == found.stores == 0:
-            break
+    found = resources(base)
+    deadline = time.monotonic() + REST_SECONDS
+    while (found.threads, found.maps, found.stores) != (1, 0, 0) and time.monotonic() < deadline:
         time.sleep(SETTLE_SECONDS)
+        found = resources(base)
     return found
 
 

@@ -81,7 +81,6 @@ class _Life:
             pass
         for role in ROLES:
             self.start(role)
-        time.sleep(0.05)
         for _ in range(KILLS):
             time.sleep(self.rng.expovariate(25))
             if self.rng.random() < 0.1:

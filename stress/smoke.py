@@ -12,7 +12,6 @@ import os
 import random
 import tempfile
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,13 +108,16 @@ def share(path: Path) -> None:
             thread.join()
         assert queue.tail_sequence == before + wanted
 
+        waits = threading.Event()
+
         def wait() -> None:
             with contextlib.suppress(PageQueueError):
-                consumer.receive(timeout=0.3)
+                waits.set()
+                consumer.receive(timeout=20)
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(0.05)
+        waits.wait()
         consumer.close()
         waiter.join()
 

@@ -44,7 +44,7 @@ def misuse(group: Group) -> None:
     claim = group.claim(timeout=0)
     for call in (
         lambda: group.claim("soon"),  # type: ignore[arg-type]
-        lambda: group.claim(1, 2),  # type: ignore[call-arg]
+        lambda: group.claim(60, 2),  # type: ignore[call-arg]
         lambda: group.take(when=1),  # type: ignore[call-arg]
         lambda: group.claim_many(0),
         lambda: group._claim_many("x", None),  # type: ignore[arg-type]

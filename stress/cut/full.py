@@ -45,12 +45,13 @@ class Reboots:
         from pagequeue.meta import write_meta  # noqa: PLC0415  the core is chosen by now
 
         self._path = directory / "boot_id"
+        self._numbers = itertools.count(1)
         write_meta.BOOT_ID_PATH = str(self._path)  # type: ignore[misc]
         self.reboot()
 
     def reboot(self) -> None:
         """Be another boot from now on."""
-        self._path.write_text(str(uuid.uuid4()), encoding="ascii")
+        self._path.write_text(str(uuid.UUID(int=next(self._numbers))), encoding="ascii")
 
 
 def plan_keeps(queue: Queue) -> bool:

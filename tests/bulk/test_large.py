@@ -21,6 +21,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import loops
 import numpy as np
 import pytest
 import warm
@@ -115,7 +116,7 @@ def test_message_of_any_size_comes_back(queue: Queue, size: int) -> None:
             2,
             3,
         ]
-        got = [consumer.receive(timeout=1) for _ in range(4)]
+        got = [consumer.receive(timeout=60) for _ in range(4)]
         assert [message.payload for message in got] == [b"a", payload, payload, b"b"]
         assert [message.sequence for message in got] == [0, 1, 2, 3]
         assert got == sorted(got, key=lambda message: message.timestamp)
@@ -420,13 +421,13 @@ def test_groups_redeliver_a_large_message(queue: Queue) -> None:
     """It is claimed, returned, claimed again and acknowledged like any other."""
     with queue.producer() as producer, queue.group("workers") as group:
         producer.send_many([b"a", BIG, b"b"])
-        first = group.claim(timeout=1)
-        claim = group.claim(timeout=1)
+        first = group.claim(timeout=60)
+        claim = group.claim(timeout=60)
         assert claim.message.payload == BIG
         claim.nack(0)
-        claim = group.claim(timeout=1)
+        claim = group.claim(timeout=60)
         assert (claim.message.payload, claim.deliveries) == (BIG, 2)
-        for each in (first, claim, group.claim(timeout=1)):
+        for each in (first, claim, group.claim(timeout=60)):
             each.ack()
 
 
@@ -443,7 +444,7 @@ def test_event_loop_runs_while_a_large_message_is_sent(queue: Queue) -> None:
             assert await sending == 0
             assert await producer.send_many_async([b"x"] * 5000) == range(1, 5001)
             with queue.consumer() as consumer:
-                message = await consumer.receive_async(timeout=1)
+                message = await consumer.receive_async(timeout=60)
                 assert message.payload == BIG * 8
         return turns
 
@@ -870,8 +871,8 @@ def test_large_message_becomes_a_dead_letter(queue: Queue) -> None:
     with queue.producer() as producer, queue.group("work", max_deliveries=1) as group:
         producer.send(BIG)
         producer.send(b"next")
-        group.claim(timeout=1).nack()
-        assert group.claim(timeout=1).message.payload == b"next"
+        group.claim(timeout=60).nack()
+        assert group.claim(timeout=60).message.payload == b"next"
         (letter,) = group.dead_letters()
     assert (letter.sequence, letter.payload) == (0, BIG)
 
@@ -938,13 +939,13 @@ def test_cancelled_while_waiting_for_room_sends_nothing(tmp_path: Path) -> None:
             producer.send(BIG)
             producer.send(BIG)
             sending = asyncio.ensure_future(producer.send_async(BIG))
-            await asyncio.sleep(0.3)
+            await loops.until(lambda: loops.waiting_senders(queue) == 1)
             assert not sending.done()
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await sending
             for _ in range(2):
-                consumer.ack(consumer.receive(timeout=1))
+                consumer.ack(consumer.receive(timeout=60))
             await asyncio.to_thread(until, lambda: not staged(queue))
             assert queue.tail_sequence == 2
 
@@ -1001,7 +1002,7 @@ def test_timeout_of_a_large_message_is_kept(
         assert next_one.is_alive()
         assert producer.send(b"small", timeout=SOON) == 2
         for _ in range(2):
-            consumer.ack(consumer.receive(timeout=1))
+            consumer.ack(consumer.receive(timeout=60))
         waiting.join(SOON)
         next_one.join(SOON)
         assert sorted(sent) == [0, 1, 3, 4]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import warm
-from support import HERE, SOON, end, ready
+from support import HERE, SOON, end, ready, until_asleep
 from tiers import slow_but_rows
 from truncated import OS_PAGE, PLACES, TRUNCATED, Scene
 
@@ -125,7 +125,7 @@ def test_a_waiting_consumer_is_woken_by_truncation(
     scene = Scene(str(tmp_path))
     process = child("wait_for_cut", tmp_path, how, read_only, durable_only)
     ready(process)
-    time.sleep(0.15)
+    until_asleep(process.pid)
     then = time.monotonic()
     scene.cut(what, size)
     code, out, err = ended(process)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import warm
+from support import LONG, until_asleep
 
 from pagequeue import Queue as PageQueue
 from pagequeue import errors, repair_queue
@@ -64,10 +65,9 @@ def test_autosave_finishes_an_item_when_it_is_got(tmp_path: Path) -> None:
     assert got(again) == ["b"]
     joined = threading.Thread(target=queue.join)
     joined.start()
-    joined.join(0.05)
-    assert joined.is_alive()
+    until_asleep(joined)
     queue.task_done()
-    joined.join(10)
+    joined.join(LONG)
     assert not joined.is_alive()
     with pytest.raises(ValueError, match="too many times"):
         queue.task_done()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -148,7 +149,7 @@ def test_any_payload_survives_export_and_import(payloads: list[bytes], suffix: s
 
 def test_big_payload_survives_export_and_import(tmp_path: Path) -> None:
     """One message, in pages of any size."""
-    payload = os.urandom(3 << 20)
+    payload = random.Random(1).randbytes(3 << 20)
     with Queue(tmp_path / "a", page_bytes=4 << 20) as queue, queue.producer() as producer:
         producer.send(payload)
     for suffix in SUFFIXES:
@@ -376,7 +377,8 @@ def export_with_little_room(directory: str, target: str) -> None:
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_full_disk_is_a_typed_error(tmp_path: Path, suffix: str) -> None:
     """In the middle of writing; no file is left, and no other line is printed."""
-    payloads = [os.urandom(1000) for _ in range(300)]
+    chance = random.Random(1)
+    payloads = [chance.randbytes(1000) for _ in range(300)]
     make(tmp_path / "a", payloads)
     code = (
         f"import sys; sys.path[:0] = [{HERE!r}, {str(Path(__file__).parent)!r}]; "

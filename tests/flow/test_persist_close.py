@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from loops import PATIENCE, until
 from support import until as wait_until
+from support import until_asleep
 from upstreams import Upstream, asynchronous, numbers, pump_threads
 
 from pagequeue import ClosedError, Flow, Queue, QueueFull, Retention
@@ -47,7 +48,7 @@ def test_upstream_is_paused_while_there_is_no_space(tmp_path: Path) -> None:
     upstream = Upstream(40, size_bytes=1300)
     with full(tmp_path / "q") as queue, queue.persist(upstream, "down") as flow:
         wait_until(lambda: upstream.drawn >= 7)  # three to a page, two pages, one in hand
-        time.sleep(0.1)
+        until_asleep(the_pump())
         assert upstream.drawn == 7
         assert queue.tail_sequence == 6
         assert numbers(list(flow)) == list(range(40))
@@ -63,7 +64,8 @@ def test_asynchronous_upstream_is_paused_while_there_is_no_space(
         with full(tmp_path / "q") as queue:
             async with queue.persist(asynchronous(upstream), "down") as flow:
                 await until(lambda: upstream.drawn == 7)
-                await asyncio.sleep(0.1)
+                for _ in range(100):
+                    await asyncio.sleep(0)
                 assert upstream.drawn == 7
                 assert numbers([message async for message in flow]) == list(range(40))
 

@@ -125,7 +125,7 @@ def test_async_block_does_the_same(queue: Queue) -> None:
 
     async def main() -> None:
         group = queue.group("work", max_deliveries=1)
-        async with await group.claim_async(1) as claim:
+        async with await group.claim_async(60) as claim:
             assert claim.message.payload == b"m0"
         assert (group.outstanding, group.ready) == (0, 1)
         with pytest.raises(ValueError, match="bad"):

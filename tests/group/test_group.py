@@ -5,14 +5,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from group_support import Leases, send
-from support import SOON
+from support import SOON, until_asleep
 
 import pagequeue
 from pagequeue import NothingReceived, Queue, Retention, errors
@@ -227,14 +226,13 @@ def test_waiting_claim_is_woken_by_a_message_and_by_a_nack(queue: Queue) -> None
     for action in ("send", "nack"):
         thread = threading.Thread(target=lambda: got.append(group.claim(timeout=2 * SOON)))
         thread.start()
-        time.sleep(0.15)
-        began = time.monotonic()
+        until_asleep(thread)
         if action == "send":
             send(queue, 1, "m")
         else:
             got[0].nack()
-        thread.join()
-        assert time.monotonic() - began < SOON
+        thread.join(SOON)
+        assert not thread.is_alive()
     assert [claim.deliveries for claim in got] == [1, 2]
 
 
@@ -344,7 +342,7 @@ def test_taken_message_is_read_from_the_page_it_was_taken_from(
         thread = threading.Thread(target=lambda: taken.append(group.take(SOON).payload))
         with group_lock_held(Path(group._group_file.path)):
             thread.start()
-            time.sleep(0.1)  # it waits for the lock, and has chosen its page
+            until_asleep(thread)  # it waits for the lock, and has chosen its page
             group._enter(queue._store.page(2).ready(0), 2)
         thread.join()
         assert taken == [b"two"]

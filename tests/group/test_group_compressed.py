@@ -54,7 +54,7 @@ def test_messages_that_were_given_back_are_found_in_compressed_pages(directory: 
         for number in reversed(chosen):
             kept[number].nack(0)
         with Queue(directory) as other, other.group("workers") as second:
-            found = [second.claim(timeout=1.0) for _ in chosen]
+            found = [second.claim(timeout=60) for _ in chosen]
             assert [claim.message.sequence for claim in found] == chosen
             assert [claim.message.payload for claim in found] == [payload(n) for n in chosen]
             assert {claim.deliveries for claim in found} == {2}
@@ -67,8 +67,8 @@ def test_page_that_is_compressed_under_a_group_has_the_same_messages(tmp_path: P
             for number in range(COUNT):
                 producer.send(payload(number))
         with queue.group("workers") as group:
-            got = [group.claim(timeout=1.0) for _ in range(100)]
+            got = [group.claim(timeout=60) for _ in range(100)]
             assert queue.compress().pages >= 2
             while len(got) < COUNT:
-                got += group.claim_many(1000, timeout=1.0)
+                got += group.claim_many(1000, timeout=60)
             assert [claim.message.payload for claim in got] == [payload(n) for n in range(COUNT)]

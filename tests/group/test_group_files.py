@@ -64,7 +64,7 @@ def test_any_bytes_in_the_table_are_survived(tmp_path: Path) -> None:
         noise = bytes((seed * 37 + at * at) % 256 for at in range(200, 290))
         with Queue(tmp_path) as queue:
             group = queue.group("work", lease=0.001)
-            group.claim_many(5, timeout=0.1)
+            group.claim_many(5, timeout=60)
             with path.open("r+b") as file:
                 file.seek(256 if seed % 2 else 4096 + 8 * (seed % 100))
                 file.write(noise[: 32 if seed % 2 else 80])

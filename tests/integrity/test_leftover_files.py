@@ -28,10 +28,10 @@ def made(tmp_path: Path) -> Path:
         for number in range(COUNT):
             producer.send(b"message %4d " % number * 6)
         with queue.consumer("reader") as consumer:
-            consumer.receive_many(10, timeout=5)
+            consumer.receive_many(10, timeout=60)
             consumer.ack()
         with queue.group("workers") as group:
-            group.claim(timeout=1).ack()
+            group.claim(timeout=60).ack()
         queue.rotate()
         producer.flush()
     return directory
@@ -209,7 +209,7 @@ def test_appended_bytes_are_found_and_cut_off(made: Path, name: str) -> None:
     with Queue(made) as queue:
         assert {known.next_sequence for known in queue.consumers()} == {1, 10}
         with queue.group("workers") as group:
-            assert group.claim(timeout=1).message.sequence == 1
+            assert group.claim(timeout=60).message.sequence == 1
 
 
 def test_group_with_appended_bytes_continues(made: Path) -> None:
@@ -217,4 +217,4 @@ def test_group_with_appended_bytes_continues(made: Path) -> None:
     with (made / "queue-readMeta.workers").open("ab") as file:
         file.write(b"garbage")
     with Queue(made) as queue, queue.group("workers") as group:
-        assert group.claim(timeout=1).message.sequence == 1
+        assert group.claim(timeout=60).message.sequence == 1

@@ -74,7 +74,7 @@ def shared(tmp_path: Path) -> Path:
                     producer.send(payload)
                 producer.flush()
             with queue.consumer("c") as consumer:
-                consumer.receive_many(50, timeout=5)
+                consumer.receive_many(50, timeout=60)
                 consumer.ack()
     return directory
 

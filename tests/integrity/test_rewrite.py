@@ -169,11 +169,11 @@ def test_reader_of_a_replaced_page_continues(tmp_path: Path, disk: BrokenDisk) -
     ):
         producer, consumer = queue.producer(), reading.consumer()
         producer.send_many([b"a", b"b"])
-        assert consumer.receive(1).payload == b"a"
+        assert consumer.receive(60).payload == b"a"
         disk.failures = 1
         producer.flush()
         producer.send(b"c")
-        assert [consumer.receive(1).payload for _ in range(2)] == [b"b", b"c"]
+        assert [consumer.receive(60).payload for _ in range(2)] == [b"b", b"c"]
 
 
 def test_full_disk_while_rewriting_leaves_the_queue_latched(
@@ -220,7 +220,7 @@ def test_reader_of_a_dropped_file_continues_in_the_new_one(
     ):
         producer, consumer = queue.producer(), reading.consumer()
         producer.send_many([b"a" * 50, b"b" * 50])
-        assert consumer.receive(1).payload == b"a" * 50
+        assert consumer.receive(60).payload == b"a" * 50
         path = tmp_path / "q" / fmt.page_name("queue", 1)
         with path.open("r+b") as old:
             disk.failures = 1
@@ -228,7 +228,7 @@ def test_reader_of_a_dropped_file_continues_in_the_new_one(
             old.seek(fmt.PAGE_HEADER_BYTES + 72)
             old.write(bytes(200))
         producer.send(b"c")
-        assert [consumer.receive(1).payload for _ in range(2)] == [b"b" * 50, b"c"]
+        assert [consumer.receive(60).payload for _ in range(2)] == [b"b" * 50, b"c"]
 
 
 def test_sync_that_fails_during_recovery_is_never_tried_again_on_those_files(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from journals import PAGE, Accounts, Counts, Log
-from support import LONG, SOON, Clock, flip, until
+from support import LONG, SOON, Clock, flip, until, until_asleep
 
 from pagequeue import (
     AccessError,
@@ -180,7 +180,7 @@ def test_read_excludes_other_threads(journal: Journal[dict[str, int]]) -> None:
     def read_state(state: dict[str, int]) -> tuple[int, int]:
         before = state["ann"]
         begun.set()
-        time.sleep(0.05)
+        until_asleep(thread)  # it waits for the state
         return before, state["ann"]
 
     assert journal.read(read_state) == (1, 1)
@@ -234,7 +234,7 @@ def test_wait_for_a_later_entry_sleeps_on(journal: Journal[dict[str, int]]) -> N
 
         def send() -> None:
             for _ in range(4):
-                time.sleep(0.02)
+                time.sleep(0.005)
                 other.update(lambda _: ["ann", 1])
 
         thread = threading.Thread(target=send)
@@ -312,7 +312,8 @@ def test_coroutine_compacts_and_the_loop_runs_meanwhile(tmp_path: Path) -> None:
             compacting = asyncio.create_task(journal.compact_async())
             assert await asyncio.to_thread(begun.wait, 60.0)
             updating = asyncio.create_task(journal.update_async(lambda _: ["ann", 1]))
-            await asyncio.sleep(0.05)
+            for _ in range(100):
+                await asyncio.sleep(0)
             assert not compacting.done()
             assert not updating.done()
             go_on.set()
@@ -684,7 +685,7 @@ def test_closed_journal_raises(tmp_path: Path) -> None:
         journal.catch_up,
         journal.compact,
         journal.verify,
-        lambda: journal.wait(0.01),
+        lambda: journal.wait(0),
         lambda: journal.at(0),
     ):
         with pytest.raises(ClosedError):

@@ -8,8 +8,19 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import loops
 import pytest
-from support import SMALL, Clock, end, finish, ready, send_lines, start, wait_for_message
+from support import (
+    SMALL,
+    Clock,
+    end,
+    finish,
+    ready,
+    send_lines,
+    start,
+    until_asleep,
+    wait_for_message,
+)
 
 from pagequeue import ClosedError, Merge, NothingReceived, Queue, merge
 
@@ -189,7 +200,7 @@ def test_ctrl_c_ends_a_wait(queues: list[Queue]) -> None:
     """At once, in the main thread."""
     child = start(wait_for_message.__name__, queues[0].directory, "merge")
     assert ready(child) == "waiting"
-    time.sleep(0.2)
+    until_asleep(child.pid)
     child.send_signal(signal.SIGINT)
     assert finish(child) == "interrupted"
 
@@ -262,11 +273,11 @@ def test_coroutines_wait_without_a_thread_of_their_own(
         merged = merge(queues, follow=True, patience=0.001)
         with pytest.raises(TimeoutError):
             await merged.receive_async(timeout=0.01)
-        waiting = asyncio.ensure_future(merged.receive_many_async())
-        await asyncio.sleep(0.02)
-        waiting.cancel()
+        receiving = asyncio.ensure_future(merged.receive_many_async())
+        await loops.until(lambda: all(map(loops.waiting, queues)))
+        receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
+            await receiving
         asyncio.get_running_loop().call_later(0.02, send, queues[2], b"a", b"b", b"c")
         found = []
         async for item in merged:
@@ -275,7 +286,7 @@ def test_coroutines_wait_without_a_thread_of_their_own(
                 break
         found.extend((await merged.receive_many_async(timeout=LONG)).payloads)
         closing = asyncio.ensure_future(merged.receive_async())
-        await asyncio.sleep(0.02)
+        await loops.until(lambda: all(map(loops.waiting, queues)))
         threading.Thread(target=merged.close).start()
         with pytest.raises(ClosedError):
             await closing

@@ -38,14 +38,14 @@ def test_handle_is_passed_through_generations(method: str) -> None:
     process = multiprocessing.get_context(method).Process(target=nest, args=(queue, method, 1))
     process.start()
     assert joined(process) == 0
-    assert queue.get(timeout=1) == "from below"
+    assert queue.get(timeout=60) == "from below"
 
 
 def test_objects_stay_when_all_processes_end(tmp_path: Path) -> None:
     """With a directory the next process that opens it gets them, in order."""
     assert joined(started(put_each, Queue(directory=tmp_path / "q"), [1, "two", [3.0]])) == 0
     queue: Queue[Any] = Queue(directory=tmp_path / "q")
-    assert [queue.get(timeout=1) for _ in range(3)] == [1, "two", [3.0]]
+    assert [queue.get(timeout=60) for _ in range(3)] == [1, "two", [3.0]]
     queue.close()
     again: Queue[Any] = Queue(directory=tmp_path / "q")
     assert again.empty()
@@ -57,7 +57,7 @@ def test_handle_with_a_directory_can_be_pickled_anywhere(tmp_path: Path) -> None
     queue: Queue[int] = Queue(3, directory=tmp_path / "q")
     other: Queue[int] = pickle.loads(pickle.dumps(queue))
     other.put(1)
-    assert queue.get(timeout=1) == 1
+    assert queue.get(timeout=60) == 1
     with pytest.raises(RuntimeError, match="inheritance"):
         pickle.dumps(Queue())
 
@@ -117,7 +117,7 @@ def test_child_that_forks_itself_uses_the_queue_too() -> None:
         finally:
             os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
-    assert queue.get(timeout=1) == 1
+    assert queue.get(timeout=60) == 1
     queue.task_done()
     queue.task_done()
     queue.join()
@@ -167,7 +167,7 @@ def test_finished_objects_are_not_redelivered(tmp_path: Path) -> None:
     del queue
     gc.collect()
     again: JoinableQueue[int] = JoinableQueue(directory=tmp_path / "q")
-    assert [again.get(timeout=1), again.get(timeout=1)] == [2, 3]
+    assert [again.get(timeout=60), again.get(timeout=60)] == [2, 3]
     again.close()
 
 

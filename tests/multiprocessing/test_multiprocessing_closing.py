@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from drop_in_support import SECONDS
+from support import until_asleep
 
 from pagequeue import errors
 from pagequeue.multiprocessing import SLICE_SECONDS, Empty, JoinableQueue, Queue, SimpleQueue, base
@@ -130,7 +131,8 @@ def test_second_thread_that_closes_leaves_the_directory_to_the_first(
 
     monkeypatch.setattr(ObjectQueue, "close", held)
     threads = [in_thread(queue.close)[0] for _ in range(2)]
-    threads[1].join(0.1)
+    for thread in threads:
+        until_asleep(thread)
     assert Path(queue.directory).exists()
     goes_on.set()
     for thread in threads:

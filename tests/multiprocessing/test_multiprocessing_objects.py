@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
 import socket
 import threading
@@ -156,7 +157,7 @@ def test_backlog_is_removed_while_it_is_read(tmp_path: Path) -> None:
 def test_object_larger_than_a_page_gets_through(tmp_path: Path) -> None:
     """It has a separate file until it is taken."""
     queue: Queue[bytes] = Queue(directory=tmp_path / "q", page_bytes=1 << 16)
-    large = os.urandom(1 << 20)
+    large = random.Random(1).randbytes(1 << 20)
     queue.put(large)
     queue.put(b"small")
     assert len(list((tmp_path / "q" / "items-large").iterdir())) == 1
@@ -170,7 +171,7 @@ def test_large_object_of_a_killed_process_is_redelivered(tmp_path: Path) -> None
     """I18: its file stays until `task_done`."""
     queue: JoinableQueue[bytes] = JoinableQueue(directory=tmp_path / "q", page_bytes=1 << 16)
     ready: SimpleQueue[int] = SimpleQueue()
-    large = os.urandom(1 << 18)
+    large = random.Random(1).randbytes(1 << 18)
     queue.put(large)
     process = started(get_and_hang, queue, ready, 1)
     os.kill(ready.get(), signal.SIGKILL)
@@ -213,9 +214,9 @@ def test_large_file_that_is_damaged_is_an_error(tmp_path: Path, damage: str) -> 
     else:
         file.write_bytes(b"X" + data[1:] if damage == "changed" else data[:-1])
     with pytest.raises(errors.CorruptFrame, match="file"):
-        queue.get(timeout=1)
+        queue.get(timeout=60)
     queue.put(b"next")
-    assert queue.get(timeout=1) == b"next"
+    assert queue.get(timeout=60) == b"next"
     queue.close()
 
 
@@ -241,7 +242,7 @@ def test_objects_that_only_multiprocessing_can_pickle_get_through() -> None:
     left, right = socket.socketpair()
     with left, right:
         queue.put(left)
-        with queue.get(timeout=1) as copy:
+        with queue.get(timeout=60) as copy:
             copy.sendall(b"x")
             assert right.recv(1) == b"x"
 
@@ -319,7 +320,7 @@ def test_closed_queue_is_closed_here_only(tmp_path: Path) -> None:
     for call in (queue.get_nowait, queue.qsize, queue.empty, queue.full, lambda: queue.put(1)):
         with pytest.raises(ValueError, match="is closed"):
             call()
-    assert other.get(timeout=1) == 1
+    assert other.get(timeout=60) == 1
     other.close()
 
 

@@ -430,7 +430,7 @@ def test_inflated_data_is_verified(compressed: Path, word: int) -> None:
         with pytest.raises(DamageError):
             list(iter(consumer.poll, None))
         with pytest.raises(DamageError):
-            consumer.receive(timeout=5)
+            consumer.receive(timeout=60)
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def test_iterating_waits_for_new_messages(queue: Queue, producer: Producer) -> N
     thread.start()
     for payload in (b"a", b"." * 4000, b"." * 4000, b"last"):
         producer.send(payload)
-        time.sleep(0.01)
+        time.sleep(0.005)
     thread.join(LONG)
     assert [len(payload) for payload in seen] == [1, 4000, 4000, 4]
 
@@ -241,7 +241,7 @@ def test_damaged_frame_is_an_error_that_names_it_and_moves_no_consumer(
     flip(page, position + fmt.FRAME_HEADER_BYTES)
     consumer = queue.consumer()
     assert payloads(consumer.receive_many()) == [b"a" * 8]
-    for call in (consumer.poll, lambda: consumer.receive(1), consumer.receive_many):
+    for call in (consumer.poll, lambda: consumer.receive(60), consumer.receive_many):
         with pytest.raises(CorruptFrame, match=r"its checksum is wrong: .*salvage") as caught:
             call()
         assert caught.value.path == str(page)

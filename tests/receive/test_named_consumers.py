@@ -422,7 +422,7 @@ def test_durable_only_consumer_with_a_name_waits_for_the_flush(disk: Disk) -> No
             producer.send(b"a")
             assert consumer.poll() is None
             producer.flush()
-        assert consumer.receive(5).payload == b"a"
+        assert consumer.receive(60).payload == b"a"
         consumer.ack()
 
 

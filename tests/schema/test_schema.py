@@ -103,16 +103,16 @@ def first_messages(queue: Queue) -> dict[str, Callable[[], Any]]:
 
     async def wait() -> Message:
         with queue.consumer() as consumer:
-            return await consumer.receive_async(timeout=5)
+            return await consumer.receive_async(timeout=60)
 
     return {
         "replay": lambda: next(queue.replay()),
         "poll": lambda: queue.consumer().poll(),
-        "receive": lambda: queue.consumer().receive(timeout=5),
-        "receive_many": lambda: queue.consumer().receive_many(5, timeout=5)[0],
-        "named": lambda: queue.consumer("name").receive(timeout=5),
-        "claim": lambda: queue.group("claims").claim(timeout=5).message,
-        "take": lambda: queue.group("takes").take(timeout=5),
+        "receive": lambda: queue.consumer().receive(timeout=60),
+        "receive_many": lambda: queue.consumer().receive_many(5, timeout=60)[0],
+        "named": lambda: queue.consumer("name").receive(timeout=60),
+        "claim": lambda: queue.group("claims").claim(timeout=60).message,
+        "take": lambda: queue.group("takes").take(timeout=60),
         "last": lambda: queue.last(1)[0],
         "batches": lambda: next(iter(next(queue.batches()))),
         "asyncio": lambda: asyncio.run(wait()),

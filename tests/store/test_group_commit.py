@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from support import LONG, SMALL, SOON, end, flush_and_hang, ready, start, until
+from support import LONG, SMALL, SOON, end, flush_and_hang, ready, start, until, until_asleep
 
 from pagequeue import FlushTimeout, Queue, SyncFailed, _core
 from pagequeue import format as fmt
@@ -100,7 +100,8 @@ def test_send_during_a_sync_is_not_covered_by_it(
     leader = Sending(lambda: queue.producer().send(b"l"))
     assert gate.entered.acquire(timeout=LONG)
     waiting = followers(queue, 7)
-    time.sleep(0.05)
+    for sending in waiting:
+        until_asleep(sending)
     assert all(sending.is_alive() for sending in [leader, *waiting])
     gate.opened.set()
     assert leader.ended() == 0
@@ -196,7 +197,7 @@ def test_follower_takes_over_from_a_leader_that_was_killed(tmp_path: Path, step:
             if step in {"begun", "unlocked"}:  # it holds no lock: no process waits for its end
                 assert sending.ended() == 1
             else:
-                time.sleep(0.1)
+                until_asleep(sending)
                 assert sending.is_alive(), sending.outcome  # stopped or slow: never robbed
         finally:
             end(leader)

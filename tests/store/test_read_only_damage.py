@@ -39,10 +39,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
             producer.send(b"durable %4d" % number * 4)
         producer.flush()
         with queue.consumer("reader") as consumer:
-            consumer.receive(timeout=1)
+            consumer.receive(timeout=60)
             consumer.ack()
         with queue.group("workers") as group:
-            group.claim(timeout=1).ack()
+            group.claim(timeout=60).ack()
         for number in range(DURABLE, ALL):
             producer.send(b"sent    %4d" % number * 4)
     return directory

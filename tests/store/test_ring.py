@@ -182,7 +182,7 @@ def test_other_size_and_other_queue_are_refused(tmp_path: Path) -> None:
 
 def test_trimming_a_ring_syncs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync would stop sender and receiver for milliseconds in each page."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         send(queue, 20)
         for name in ("fsync", "fdatasync", "sync"):
@@ -255,7 +255,7 @@ def test_power_cut_leaves_a_ring_that_works(tmp_path: Path, seed: int) -> None:
     """What was flushed and not trimmed is there, what is read is right, and all goes on."""
     chance = random.Random(seed)
     live = tmp_path / "live"
-    with Queue(live, ring=RING, full_timeout=5) as queue:
+    with Queue(live, ring=RING, full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         send(queue, chance.randrange(40))
         for _ in range(chance.randrange(30)):
@@ -279,7 +279,7 @@ def test_power_cut_leaves_a_ring_that_works(tmp_path: Path, seed: int) -> None:
         directory = tmp_path / f"cut{copy}"
         directory.mkdir()
         cut(chance, directory, synced, now)
-        with Queue(directory, full_timeout=5) as queue:
+        with Queue(directory, full_timeout=60) as queue:
             assert queue.tail_sequence >= (flushed if head < flushed else 0)
             assert queue.head_sequence <= max(head, queue.tail_sequence)
             found = {message.sequence: message.payload for message in queue.replay()}
@@ -314,13 +314,13 @@ def lap(queue: Queue[Any], consumer: NamedConsumer, count: int = 100) -> None:
 
 def test_page_is_used_again_while_it_stays_mapped(tmp_path: Path) -> None:
     """I13: after the first lap no file is made; producers go on in the same memory."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue, queue.producer() as producer:
         consumer = queue.consumer("reader")
         inodes = []
         for _ in range(300):
             sequence = queue.tail_sequence
             producer.send(body(sequence))
-            message = consumer.receive(5)
+            message = consumer.receive(60)
             assert message.payload == body(sequence)
             consumer.ack()
             inodes.append({path.stat().st_ino for path in files(tmp_path)})
@@ -332,7 +332,7 @@ def test_page_is_used_again_while_it_stays_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reader", ["named", "fan-out"])
 def test_view_of_a_page_never_changes(tmp_path: Path, reader: str) -> None:
     """I13: a page of which somebody holds a view is not used again, whatever was acknowledged."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         name = "reader2" if reader == "named" else None
@@ -355,7 +355,7 @@ def test_view_of_a_page_never_changes(tmp_path: Path, reader: str) -> None:
 
 def test_reader_that_is_passed_gets_expired(tmp_path: Path) -> None:
     """It finishes the page that it is in, then learns it; nothing of another page reaches it."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         behind = queue.consumer(latest=True)
@@ -374,8 +374,8 @@ def test_reader_that_is_passed_gets_expired(tmp_path: Path) -> None:
 def test_two_producers_take_turns(tmp_path: Path) -> None:
     """A page that another process has mapped for writing is not used again; a new one is made."""
     with (
-        Queue(tmp_path, ring=RING, full_timeout=5) as queue,
-        Queue(tmp_path, full_timeout=5) as second,
+        Queue(tmp_path, ring=RING, full_timeout=60) as queue,
+        Queue(tmp_path, full_timeout=60) as second,
     ):
         consumer = queue.consumer("reader")
         for _ in range(30):
@@ -403,7 +403,7 @@ def test_killed_while_a_page_is_used_again(
         raise Killed
 
     live = tmp_path / "live"
-    with Queue(live, ring=RING, full_timeout=5) as queue:
+    with Queue(live, ring=RING, full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         with monkeypatch.context() as patch:
@@ -415,7 +415,7 @@ def test_killed_while_a_page_is_used_again(
         lap(queue, consumer)  # and so does a process that was open meanwhile
         assert queue.verify().ok
         assert not list(live.glob("*tmp*"))
-    with Queue(tmp_path / "copy", full_timeout=5) as queue:
+    with Queue(tmp_path / "copy", full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         assert not list((tmp_path / "copy").glob("*tmp*"))
         lap(queue, consumer)
@@ -451,9 +451,9 @@ def test_power_cut_leaves_no_group_before_the_head(tmp_path: Path) -> None:
         def use(count: int) -> None:
             for _ in range(count):
                 producer.send_many([bytes(300)] * 10)
-                for claim in group.claim_many(100, timeout=1.0):
+                for claim in group.claim_many(100, timeout=60):
                     claim.ack()
-                consumer.receive_many(100, timeout=1.0)
+                consumer.receive_many(100, timeout=60)
                 consumer.ack()
 
         use(2)
@@ -471,7 +471,7 @@ def test_power_cut_leaves_no_group_before_the_head(tmp_path: Path) -> None:
         assert [one.lag <= left for one in queue.consumers()] == [True, True]
         found: list[int] = []
         while len(found) < left:
-            found += [claim.message.sequence for claim in group.claim_many(left, timeout=1.0)]
+            found += [claim.message.sequence for claim in group.claim_many(left, timeout=60)]
         assert found == list(range(queue.head_sequence, queue.tail_sequence))
 
 
@@ -489,7 +489,7 @@ def test_reader_maps_each_file_of_a_ring_once(
 ) -> None:
     """After the first lap it opens no page; the maps go with the queue."""
     with (
-        Queue(tmp_path, ring=RING, full_timeout=5) as queue,
+        Queue(tmp_path, ring=RING, full_timeout=60) as queue,
         Queue(tmp_path) as receiver,
     ):
         consumer = receiver.consumer("reader")
@@ -508,7 +508,7 @@ def test_reader_maps_each_file_of_a_ring_once(
 
 def test_reader_shares_the_lock_of_the_page_that_it_is_in_alone(tmp_path: Path) -> None:
     """I13: the lock, and not the map, is what keeps a page from being used again."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue:
         lap(queue, queue.consumer("reader"))
     with Queue(tmp_path) as queue:  # no producer has mapped a page
         consumer, seen = queue.consumer(), set[Path]()
@@ -523,7 +523,7 @@ def test_reader_shares_the_lock_of_the_page_that_it_is_in_alone(tmp_path: Path) 
 
 def test_view_that_a_child_of_a_fork_has_keeps_the_page(tmp_path: Path) -> None:
     """I13: the child's view still shows its message when its parent reads on."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue, queue.producer() as producer:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         queue.rotate()
@@ -554,10 +554,10 @@ def test_view_that_a_child_of_a_fork_has_keeps_the_page(tmp_path: Path) -> None:
 
 def test_removed_files_of_a_ring_are_unmapped(tmp_path: Path) -> None:
     """Another producer makes new pages: the old ones are gone when the next is mapped."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as receiver:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as receiver:
         consumer = receiver.consumer("reader")
         for _ in range(5):
-            with Queue(tmp_path, full_timeout=5) as queue:
+            with Queue(tmp_path, full_timeout=60) as queue:
                 lap(queue, consumer, 10)
         support.until(lambda: len(maps_of_pages(tmp_path)) <= PAGES + 1)
 
@@ -567,7 +567,7 @@ def test_ring_of_many_pages_keeps_few_files_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     with (
         Queue(
-            tmp_path, ring=300 * fmt.files_bytes(OS_PAGE), page_bytes=OS_PAGE, full_timeout=5
+            tmp_path, ring=300 * fmt.files_bytes(OS_PAGE), page_bytes=OS_PAGE, full_timeout=60
         ) as queue,
         queue.producer() as producer,
     ):
@@ -575,7 +575,7 @@ def test_ring_of_many_pages_keeps_few_files_open(tmp_path: Path) -> None:
         for sequence in range(1200):
             producer.send(body(sequence)[:900].ljust(900, b"."))
             if sequence >= 800:
-                message = consumer.receive(5)
+                message = consumer.receive(60)
                 assert message.sequence == sequence - 800
                 consumer.ack()
         assert len(files(tmp_path)) > 200
@@ -586,7 +586,7 @@ def test_ring_of_many_pages_keeps_few_files_open(tmp_path: Path) -> None:
 @pytest.fixture
 def reading(tmp_path: Path) -> Iterator[Queue]:
     """Return a ring whose pages are full, and that no producer of this process has mapped."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue:
         lap(queue, queue.consumer("reader"))
     with Queue(tmp_path) as queue:
         yield queue
@@ -641,7 +641,7 @@ def test_cursors_of_removed_consumers_are_unmapped(tmp_path: Path) -> None:
                     one.ack()
         queue.remove_consumer(name)
 
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         for number in range(10):
@@ -679,7 +679,7 @@ def open_pages(directory: Path) -> list[str]:
 
 def test_child_of_a_fork_keeps_no_page_of_its_parent(tmp_path: Path) -> None:
     """Neither those to be used again nor those to be read again, but for the active page."""
-    with Queue(tmp_path, ring=RING, full_timeout=5) as queue, queue.producer() as producer:
+    with Queue(tmp_path, ring=RING, full_timeout=60) as queue, queue.producer() as producer:
         consumer = queue.consumer("reader")
         lap(queue, consumer)
         support.settle(queue)

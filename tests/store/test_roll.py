@@ -61,7 +61,7 @@ def test_end_of_page_marker_is_published_only_when_the_next_page_exists(
         assert consumer.poll() is None
         monkeypatch.undo()
         assert producer.send(FULL) == 3
-        assert consumer.receive(timeout=5).sequence == 3
+        assert consumer.receive(timeout=60).sequence == 3
     assert numbers(disk) == [1, 2]
 
 

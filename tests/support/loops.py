@@ -49,3 +49,9 @@ async def until(is_so: Callable[[], bool]) -> None:
 def waiting(queue: Queue) -> int:
     """Return how many coroutines wait."""
     return len(queue._store.notifier._waiters)
+
+
+def waiting_senders(queue: Queue) -> int:
+    """Return how many coroutines wait for room."""
+    lines = queue._store.jobs._lines.values()
+    return sum(len(places) for by_name in lines for places in by_name.values())

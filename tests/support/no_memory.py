@@ -153,7 +153,7 @@ def sweep_sending(path: str) -> None:
         sends = {
             "send": lambda: producer.send(b"one"),
             "send bytearray": lambda: producer.send(bytearray(b"two")),
-            "send at": lambda: producer.send(b"at", at=None, timestamp=2**62, timeout=1.0),
+            "send at": lambda: producer.send(b"at", at=None, timestamp=2**62, timeout=60),
             "_send_many": lambda: producer._send_many([b"a", bytearray(b"b")], None),
             "_send_rows": lambda: producer._send_rows(((rows, 0),), 8, None),
             "_send_spans": lambda: producer._send_spans(spans, 2, None),

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -35,7 +36,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("pagequeue", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "pagequeue", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("pagequeue")
 
 # Without byte code each of some thousand processes would compile the library again.
@@ -48,6 +51,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
+SEED_VARIABLE = "PAGEQUEUE_SEED"
 SPARK_TESTS = "tests/spark/"
 STEPS = ".ci/steps.py"
 LONGEST = (
@@ -288,6 +292,14 @@ def spark() -> Iterator[SparkSession]:
     started = start_session()
     yield started
     started.stop()
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> Random:
+    """Randomness whose seed a failure prints, with the command that repeats it alone."""
+    seed = os.environ.get(SEED_VARIABLE) or str(SystemRandom().getrandbits(32))
+    print(f"again: {SEED_VARIABLE}={seed} python -m pytest -m '' '{request.node.nodeid}'")
+    return Random(seed)
 
 
 @pytest.fixture

@@ -122,6 +122,22 @@ def until(condition: Callable[[], object], seconds: float = LONG) -> None:
         time.sleep(0.002)
 
 
+def until_asleep(who: threading.Thread | int) -> None:
+    """Wait until a thread of this process, or the first one of another, waits for something.
+
+    The kernel calls it asleep whenever it is looked at: it waits, or polls with naps in between.
+    """
+    is_thread = isinstance(who, threading.Thread)
+    path = Path(f"/proc/self/task/{who.native_id}/stat" if is_thread else f"/proc/{who}/stat")
+    states: list[str] = []
+
+    def is_asleep() -> bool:
+        states.append(path.read_text().rpartition(") ")[2][0])
+        return states[-5:] == ["S"] * 5
+
+    until(is_asleep)
+
+
 def settle(queue: Queue[Any]) -> None:
     """Wait until the queue's thread in the background has done all that it was asked for.
 
@@ -592,7 +608,7 @@ def use_after_fork(directory: str, leave: str) -> None:
     replay = queue.replay()
     paced, merged = queue.replay(speed=1e9), merge([queue], follow=True)
     next(paced)
-    merged.receive(5)
+    merged.receive(60)
     uses: dict[str, Callable[[], object]] = {
         "next paced": lambda: next(paced),
         "merged": merged.receive,
@@ -631,10 +647,10 @@ def use_after_fork(directory: str, leave: str) -> None:
     os.waitpid(pid, 0)
     sent = producer.send(b"parent")
     producer.flush()
-    received = [consumer.receive(5).payload.decode() for _ in range(sent + 1)]
+    received = [consumer.receive(60).payload.decode() for _ in range(sent + 1)]
     producer.rotate()
     producer.send(b"rotated")
-    received.append(consumer.receive(5).payload.decode())
+    received.append(consumer.receive(60).payload.decode())
     print_now(json.dumps([received, queue.verify().ok]))
     queue.close()
 

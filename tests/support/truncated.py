@@ -157,8 +157,8 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     """Send from several threads until a file is cut; what was acknowledged before must be read."""
     queue = Queue(directory, page_bytes=32 << 20)
     ends: list[object] = []
-    left, unmapped = threading.Event(), threading.Event()
-    sending = threading.Barrier(threads + 1)
+    left = threading.Event()
+    sending, unmapped = threading.Barrier(threads + 1), threading.Barrier(threads + 1)
 
     def send(size: int) -> None:
         producer = queue.producer()
@@ -170,7 +170,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
                 ends.append(result(lambda: producer.send(b"y")))
                 break
         # When the map is gone, the thread's list of the locks that it holds must not lead there.
-        left.wait(1)
+        left.wait(LONG)
         producer.close()
         unmapped.wait(LONG)
         with tempfile.TemporaryDirectory() as other, Queue(other, page_bytes=PAGE) as another:
@@ -190,8 +190,7 @@ def send_until_cut(directory: str, what: str, at: float, threads: int) -> None:
     until(lambda: len(ends) == 2 * threads)
     queue.close()
     left.set()
-    time.sleep(0.05)
-    unmapped.set()
+    unmapped.wait(LONG)
     for sender in senders:
         sender.join(LONG)
     assert not any(sender.is_alive() for sender in senders)
@@ -276,7 +275,7 @@ def handle_sent(directory: str, handler: str) -> None:
     consumer = scene.queue.consumer(sequence=10)
     os.kill(os.getpid(), signal.SIGBUS)
     scene.cut("page")
-    outcome = result(lambda: consumer.receive(5))
+    outcome = result(lambda: consumer.receive(60))
     os.kill(os.getpid(), signal.SIGBUS)
     print(json.dumps([found, outcome]))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from containers import CLOCK_AHEAD, IDS, MOUNTS, start, why_not
-from support import SMALL, finish, payloads, ready
+from support import SMALL, finish, payloads, ready, until_asleep
 
 from pagequeue import Queue, _core, errors, repair_queue
 from pagequeue import format as fmt
@@ -263,7 +263,7 @@ def test_group_closed_under_a_waiting_thread_closes_its_files_afterwards(tmp_pat
 
         thread = threading.Thread(target=wait)
         thread.start()
-        time.sleep(0.2)
+        until_asleep(thread)
         group.close()
         thread.join(PATIENCE)
         assert len(said) == 1

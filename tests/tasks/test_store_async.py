@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from loops import until, waiting
 
 from pagequeue import errors
 from pagequeue.tasks import Modified, NewTask, TaskStore
@@ -104,11 +105,11 @@ def test_claim_waits_without_polling(store: TaskStore, monkeypatch: pytest.Monke
     monkeypatch.setattr(ThreadedClaim, "run", counted)
 
     async def run() -> None:
-        waiting = asyncio.create_task(store.claim_async("a", LEASE, WAIT))
-        await asyncio.sleep(0.3)
+        claiming = asyncio.create_task(store.claim_async("a", LEASE, WAIT))
+        await until(lambda: waiting(store.journal.queue) == 1)
         await store.insert_async("b", 0)  # not what it waits for
         await store.insert_async("a", 1)
-        claim = await waiting
+        claim = await claiming
         assert claim.value == 1
         assert len(attempts) <= 4  # the first, one for each entry, one for a stop of the machine
         await claim.ack_async()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import warm
+from support import until_asleep
 
 from pagequeue import Conflict, Queue, errors
 from pagequeue.tasks import NewTask, TaskStore, state
@@ -579,8 +580,9 @@ def test_waiting_threads_are_woken_by_another_thread(tmp_path: Path) -> None:
         threads = [threading.Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
+        for thread in threads:
+            until_asleep(thread)
         for number in range(3):
-            time.sleep(0.05)
             store.insert("a", number)
             store.tasks()
         for thread in threads:

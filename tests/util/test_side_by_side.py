@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from support import LONG
 
 from pagequeue.util import side_by_side as module
 from pagequeue.util.side_by_side import side_by_side
@@ -57,16 +58,20 @@ def test_nothing_to_do_is_done() -> None:
 
 def test_all_tasks_end_and_the_first_error_is_raised() -> None:
     """In the order of the tasks, not in that of time."""
+    third = threading.Event()
     done: list[int] = []
 
     def late() -> None:
-        time.sleep(0.05)
+        assert third.wait(LONG)
         done.append(1)
         raise ValueError("second")
 
-    tasks = [late, raising(KeyError("third")), lambda: done.append(2)]
+    def early() -> None:
+        third.set()
+        raise KeyError("third")
+
     with pytest.raises(ValueError, match="second"):
-        side_by_side(tasks)
+        side_by_side([late, early, lambda: done.append(2)])
     assert sorted(done) == [1, 2]
 
 
@@ -87,8 +92,8 @@ def test_an_interrupted_call_waits_for_its_threads() -> None:
     begun, done = threading.Event(), []
 
     def other() -> None:
-        begun.wait(30)
-        time.sleep(0.2)
+        assert begun.wait(LONG)
+        time.sleep(0.1)  # in which a call that does not wait is over
         done.append(1)
 
     def interrupted() -> None:
@@ -99,7 +104,10 @@ def test_an_interrupted_call_waits_for_its_threads() -> None:
         side_by_side([interrupted, other])
     assert done == [1]
 
+    begun.clear()
+
     def handler(*_: object) -> NoReturn:
+        begun.set()
         raise TimeoutError("handler")
 
     before = signal.signal(signal.SIGALRM, handler)

@@ -6,11 +6,10 @@ import asyncio
 import contextlib
 import errno
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from loops import PATIENCE, until
+from loops import PATIENCE, until, waiting_senders
 
 from pagequeue import ClosedError, FlushTimeout, Queue, QueueFull, Retention, SyncFailed
 
@@ -53,11 +52,7 @@ def test_full_queue_does_not_block_the_loop(tmp_path: Path, run: Callable[..., A
         with full_queue(tmp_path / "q") as queue, queue.producer() as producer:
             tail = queue.tail_sequence
             tasks = [asyncio.ensure_future(producer.send_async(LARGE)) for _ in range(3)]
-            turns = 0
-            begun = time.monotonic()
-            while turns <= 3 or time.monotonic() < begun + 0.1:
-                await asyncio.sleep(0)
-                turns += 1
+            await until(lambda: waiting_senders(queue) == 3)
             assert not any(task.done() for task in tasks)
             assert queue.tail_sequence == tail
             with queue.consumer("slow") as consumer:
@@ -79,16 +74,16 @@ def test_cancelled_send_has_sent_no_message(tmp_path: Path, run: Callable[..., A
             given_up = [
                 asyncio.ensure_future(producer.send_many_async([LARGE, LARGE])) for _ in range(3)
             ]
-            await asyncio.sleep(0.03)
+            await until(lambda: waiting_senders(queue) == 3)
             other = asyncio.ensure_future(producer.send_async(LARGE))
-            await asyncio.sleep(0.03)
+            await until(lambda: waiting_senders(queue) == 4)
             for task in given_up:
                 task.cancel()
             await asyncio.wait(given_up)
             assert all(task.cancelled() for task in given_up)
             assert not other.done()
             again = asyncio.ensure_future(producer.send_async(LARGE))
-            await asyncio.sleep(0.03)
+            await until(lambda: waiting_senders(queue) == 2)
             other.cancel()
             again.cancel()  # no sender waits any more: the thread that waits for space ends
             await asyncio.wait({other, again})

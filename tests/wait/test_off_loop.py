@@ -9,8 +9,9 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import loops
 import pytest
-from support import LONG, until
+from support import LONG, until, until_asleep
 
 from pagequeue import (
     ClosedError,
@@ -142,7 +143,7 @@ def test_closing_the_producer_ends_coroutines_that_wait_for_room(full: Queue, wa
     async def main() -> None:
         producer = full.producer()
         tasks = [asyncio.create_task(WAYS[way](full, producer, i)) for i in range(3)]
-        await asyncio.sleep(0.01)  # or they have not begun to wait: closing ends them all the same
+        await loops.until(lambda: loops.waiting_senders(full) == 3)
         producer.close()
         for task in tasks:
             with pytest.raises(ClosedError):
@@ -183,8 +184,7 @@ def test_closing_the_producer_ends_threads_that_wait_for_room(full: Queue, way: 
     thread = threading.Thread(target=send)
     thread.start()
     assert polled.wait(LONG)
-    thread.join(0.1)
-    assert thread.is_alive()  # or it has not begun to wait: closing ends it all the same
+    until_asleep(thread)
     tail = full.tail_sequence
     producer.close()
     thread.join(LONG)

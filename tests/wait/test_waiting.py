@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import signal
-import statistics
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,19 +22,21 @@ from support import (
     send_lines,
     start,
     until,
+    until_asleep,
     wait_for_message,
 )
 from tools import missing
 
-from pagequeue import Consumer, NothingReceived, Queue, _core
+from pagequeue import NothingReceived, Queue, _core
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-IDLE_SECONDS = 1.5
+IDLE_SECONDS = 0.5
 ROUNDS = 20
-"""Measurements until one shows what is claimed: what is wrong shows in each of them."""
+"""Rounds until one shows what is claimed: what is wrong shows in each of them."""
+WOKEN = re.compile(r"FUTEX_WAKE, \d+\)\s+= (\d+)")
 ROBUST = not _core.LOCK_NEEDS_FD
 
 
@@ -47,81 +49,34 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("many", [False, True])
-def test_idle_consumer_uses_less_than_one_percent_of_a_core(
-    queue: Queue, *, read_only: bool, many: bool
-) -> None:
+def test_idle_consumer_sleeps(queue: Queue, *, read_only: bool, many: bool) -> None:
     """Waiting is sleeping, also where the sleeper may not write that it sleeps."""
     with Queue(queue.directory, read_only=read_only) as own:
         consumer = own.consumer()
         receive = consumer.receive_many if many else consumer.receive
         with pytest.raises(NothingReceived):
             receive(timeout=0.05)
-        for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
-            thread, process = time.thread_time(), time.process_time()
-            with pytest.raises(NothingReceived):
-                receive(timeout=IDLE_SECONDS)
-            thread, process = time.thread_time() - thread, time.process_time() - process
-            if thread < IDLE_SECONDS / 100 and process < IDLE_SECONDS / 50:
-                break
-        assert thread < IDLE_SECONDS / 100
-        assert process < IDLE_SECONDS / 50  # with all other threads
-
-
-def test_sleeper_is_woken_well_before_its_slice_ends(queue: Queue) -> None:
-    """I7: the doorbell wakes, another process rings it; without it this would take 50 ms."""
-    other = start(send_lines.__name__, queue.directory)
-    assert other.stdin is not None
-    consumer = queue.consumer()
-    took: list[float] = []
-    try:
-        ready(other)
-        for i in range(15 * ROUNDS):
-            if i % 15 == 0 and took:  # a busy machine can only worsen the measurement
-                if statistics.median(took) < 0.03:
-                    break
-                took.clear()
-            sent: list[float] = []
-
-            def send(text: str = f"{i}\n", sent: list[float] = sent) -> None:
-                time.sleep(0.03)
-                sent.append(time.monotonic())
-                other.stdin.write(text)  # type: ignore[union-attr]
-                other.stdin.flush()  # type: ignore[union-attr]
-
-            thread = threading.Thread(target=send)
-            thread.start()
-            message = consumer.receive(LONG)
-            took.append(time.monotonic() - sent[0])
-            thread.join()
-            assert int(message.payload) == i
-    finally:
-        end(other)
-    assert statistics.median(took) < 0.03
+        thread, process = time.thread_time(), time.process_time()
+        with pytest.raises(NothingReceived):
+            receive(timeout=IDLE_SECONDS)
+        thread, process = time.thread_time() - thread, time.process_time() - process
+        # One that polls has all of it; how little this one has, the benchmarks measure.
+        assert thread < IDLE_SECONDS / 10
+        assert process < IDLE_SECONDS / 5  # with all other threads
 
 
 def test_message_published_without_ringing_the_doorbell_is_received(queue: Queue) -> None:
     """I7: a publisher that dies between publishing and waking delays a waiter by a slice only."""
     consumer, producer = queue.consumer(), queue.producer()
     region = queue._store.write_meta.region
-    took = []
-    for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
-        received: list[float] = []
-
-        def read(received: list[float] = received) -> None:
-            consumer.receive(LONG)
-            received.append(time.monotonic())
-
-        thread = threading.Thread(target=read)
-        thread.start()
-        until(lambda: region.load_half(WAITERS) == 1)
-        region.store_half(WAITERS, 0)  # the publisher finds no waiter
-        sent = time.monotonic()
-        producer.send(b"a")
-        thread.join()
-        took.append(received[0] - sent)
-        if took[-1] < 1:
-            break
-    assert took[-1] < 1
+    received: list[object] = []
+    thread = threading.Thread(target=lambda: received.append(consumer.receive(2 * LONG)))
+    thread.start()
+    until(lambda: region.load_half(WAITERS) == 1)
+    region.store_half(WAITERS, 0)  # the publisher finds no waiter
+    producer.send(b"a")
+    thread.join(LONG)
+    assert len(received) == 1
 
 
 def test_sleeper_outlives_a_killed_publisher(queue: Queue, tmp_path: Path) -> None:
@@ -146,7 +101,7 @@ def test_interrupt_ends_a_wait_at_once(queue: Queue, how: str) -> None:
     """Ctrl-C in a blocked receive is a KeyboardInterrupt, promptly."""
     process = start(wait_for_message.__name__, queue.directory, how)
     assert ready(process) == "waiting"
-    time.sleep(0.2)
+    until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
     assert finish(process, SOON) == "interrupted"
 
@@ -159,7 +114,7 @@ def test_interrupt_ends_a_send_that_waits_for_the_lock(queue: Queue) -> None:
         ready(holder)
         process = start(wait_for_message.__name__, queue.directory, "send")
         assert ready(process) == "waiting"
-        time.sleep(0.2)
+        until_asleep(process.pid)
         process.send_signal(signal.SIGINT)
         assert finish(process, SOON) == "interrupted"
     finally:
@@ -167,20 +122,15 @@ def test_interrupt_ends_a_send_that_waits_for_the_lock(queue: Queue) -> None:
     assert len(queue) == 0
 
 
-@pytest.mark.parametrize("timeout", [0, 0.001, 0.05, 0.25])
+@pytest.mark.parametrize("timeout", [0, 0.001, 0.05])
 def test_timeout_is_kept(queue: Queue, timeout: float) -> None:
-    """A wait ends no earlier than asked, and soon after."""
+    """A wait ends no earlier than asked, and not much later."""
     consumer = queue.consumer()
     for call in (consumer.receive, lambda timeout: consumer.receive_many(3, timeout)):
-        for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
-            begun = time.monotonic()
-            with pytest.raises(TimeoutError):
-                call(timeout=timeout)
-            took = time.monotonic() - begun
-            assert timeout <= took
-            if took < timeout + 0.25:
-                break
-        assert took < timeout + 0.25
+        begun = time.monotonic()
+        with pytest.raises(TimeoutError):
+            call(timeout=timeout)
+        assert timeout <= time.monotonic() - begun < SOON
 
 
 @pytest.mark.parametrize("timeout", [None, 1e300, float("inf"), 10**9])
@@ -194,20 +144,14 @@ def test_huge_timeout_waits_for_as_long_as_it_takes(queue: Queue, timeout: float
 
 
 def test_other_threads_run_while_one_waits(queue: Queue) -> None:
-    """The interpreter is free while a consumer sleeps: this thread counts on, and sends."""
+    """The interpreter is free while a consumer sleeps: this thread looks on, and sends."""
     consumer = queue.consumer()
     received = []
-    thread = threading.Thread(target=lambda: received.append(consumer.receive(LONG)))
+    thread = threading.Thread(target=lambda: received.append(consumer.receive(2 * LONG)))
     thread.start()
-    for _ in range(ROUNDS):  # a busy machine can only worsen the measurement
-        begun, longest, last = time.monotonic(), 0.0, time.monotonic()
-        while (now := time.monotonic()) - begun < 0.5:
-            longest, last = max(longest, now - last), now
-        if longest < 0.25:
-            break
-    assert longest < 0.25
+    until_asleep(thread)
     queue.producer().send(b"a")
-    thread.join()
+    thread.join(LONG)
     assert len(received) == 1
 
 
@@ -220,11 +164,10 @@ def test_other_threads_run_while_one_waits_for_the_lock(queue: Queue) -> None:
         ready(holder)
         thread = threading.Thread(target=producer.send, args=(b"after",))
         thread.start()
-        time.sleep(0.1)
-        begun = time.monotonic()
+        until_asleep(thread)
         assert queue.consumer().receive(0).payload == b"before"
         assert len(queue) == 1
-        assert time.monotonic() - begun < SOON
+        assert thread.is_alive()
         end(holder)
         thread.join()
     assert len(queue) == 2
@@ -254,30 +197,31 @@ def test_producer_makes_no_system_call_to_wake_without_a_waiter(
     assert len(queue) == 4000
 
 
-def test_one_message_wakes_all_sleepers(queue: Queue) -> None:
-    """I7: every consumer that sleeps is woken, not the first one only."""
-    woken: list[float] = []
-
-    def read(consumer: Consumer) -> None:
-        consumer.receive(LONG)
-        woken.append(time.monotonic())
-
-    took: list[float] = []
-    for i in range(5 * ROUNDS):
-        if i % 5 == 0 and took:  # a busy machine can only worsen the measurement
-            if statistics.median(took) < 0.04:
+@pytest.mark.tool("strace")
+def test_one_message_wakes_all_sleepers(queue: Queue, tmp_path: Path) -> None:
+    """I7: the publisher's one call wakes every consumer, of another process too, not the first."""
+    out = tmp_path / "calls"
+    strace = ("strace", "-f", "-qq", "-e", "trace=futex", "-o", str(out))
+    other = start(send_lines.__name__, queue.directory, before=strace)
+    assert other.stdin is not None
+    try:
+        line = other.stdout.readline()  # type: ignore[union-attr]
+        if not line:
+            missing("strace", f"it does not work here: {other.stderr.read()}")  # type: ignore[union-attr]
+        for _ in range(ROUNDS):  # a sleeper looks every 100 ms, and could be awake just now
+            consumers = [queue.consumer(latest=True) for _ in range(4)]
+            threads = [threading.Thread(target=one.receive, args=(LONG,)) for one in consumers]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                until_asleep(thread)
+            other.stdin.write("a\n")
+            other.stdin.flush()
+            for thread in threads:
+                thread.join()
+            if WOKEN.findall(out.read_text(encoding="utf-8"))[-1:] == ["4"]:
                 break
-            took.clear()
-        woken.clear()
-        consumers = [queue.consumer(latest=True) for _ in range(4)]
-        threads = [threading.Thread(target=read, args=(consumer,)) for consumer in consumers]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.05)
-        sent = time.monotonic()
-        queue.producer().send(b"a")
-        for thread in threads:
-            thread.join()
-        assert len(woken) == 4
-        took.append(max(woken) - sent)
-    assert statistics.median(took) < 0.04
+        else:
+            pytest.fail(out.read_text(encoding="utf-8"))
+    finally:
+        end(other)
