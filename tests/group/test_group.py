@@ -19,6 +19,7 @@ from pagequeue import format as fmt
 from pagequeue.group.group import Group
 from pagequeue.group.open import open_group
 from pagequeue.meta.meta_file import field_of
+from pagequeue.page.large_message import LargeMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -379,3 +380,42 @@ def test_taken_message_is_read_before_retention_can_remove_it(
         assert group.lag == 0
         with pytest.raises(NothingReceived):
             group.take(0)
+
+
+@pytest.mark.parametrize("pages", [100, 300])
+def test_taken_large_message_outlives_retention(tmp_path: Path, pages: int) -> None:
+    """One of more pages than a message keeps mapped is read before it is acknowledged."""
+    payload = bytes(range(256)) * 16 * pages
+    retention = Retention(drop_acknowledged=True)
+    with Queue(tmp_path / "q", page_bytes=4096, retention=retention) as queue:
+        group = queue.group("workers")
+        with queue.producer() as producer:
+            producer.send_many([payload, b"the next one"])
+        message = group.take(0)
+        queue.rotate()
+        queue.trim()
+        assert queue.head_sequence > message.sequence
+        assert message.payload == payload
+        with message.open() as file:
+            assert file.read(10) == payload[:10]
+        assert group.take(0).payload == b"the next one"
+
+
+def test_large_message_that_cannot_be_read_is_not_taken(
+    queue: Queue, group_of: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given back, and delivered when there is memory."""
+    with queue.producer() as producer:
+        producer.send_many([bytes(4096 * 300), b"small"])
+    group = group_of()
+
+    def fail(message: LargeMessage) -> None:
+        raise MemoryError(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LargeMessage, "load", fail)
+        with pytest.raises(MemoryError):
+            group.take(0)
+    assert (group.lag, group.outstanding) == (2, 1)
+    assert len(group.take(0).payload) == 4096 * 300
+    assert group.take(0).payload == b"small"

@@ -106,6 +106,11 @@ class LargePayload:
             for ordinal in range(head.fragments):
                 self.fragment(ordinal)
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether its pages stay mapped, so that it outlives retention."""
+        return bool(self._fragments)
+
     def __len__(self) -> int:
         return self.head.payload_bytes
 
@@ -381,14 +386,25 @@ class LargeMessage(_core.Message):
         """Read and check the payload now."""
         self._payload = self._large.load()
 
+    def keep(self) -> None:
+        """Have the payload outlive retention: read it now, unless its pages stay mapped.
+
+        Raises:
+            MemoryError: it does not fit into memory. CorruptFrame, CorruptPage: it is damaged.
+        """
+        if not self._large.is_kept and self._payload is None:
+            self.load()
+
     @property
     def value(self) -> Any:  # noqa: ANN401 - whatever was sent
         """The object sent: decoded by the codec, or the payload."""
         payload = self.payload
         return payload if self._decoder is None else self._decoder(payload, self.sequence)
 
-    def open(self) -> PayloadFile:  # type: ignore[override]  # a binary file all the same
+    def open(self) -> PayloadFile | io.BytesIO:  # type: ignore[override]  # a binary file, too
         """Return the payload as a readable, seekable binary file."""
+        if self._payload is not None and not self._large.is_kept:  # its pages may be gone
+            return io.BytesIO(self._payload)
         return PayloadFile(self._large)
 
     def __repr__(self) -> str:

@@ -137,6 +137,16 @@ int pq_group_is_of_message(Claims *self) {
     return found;
 }
 
+/* Reading it raised: NULL, and it is given back. */
+static PyObject *failed(Claims *self, pq_claim *got) {
+    if (pq_group_is_of_message(self)) {
+        give_back_damaged(self, got);
+    } else {
+        pq_group_undo(self, got, 1);
+    }
+    return NULL;
+}
+
 PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledges,
                            Region *taken_from, int *is_none) {
     pq_claim got = *claimed;
@@ -150,12 +160,7 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledg
     }
     PyObject *message = pq_group_read(self, &got, got.id == 0 ? taken_from : NULL);
     if (message == NULL) {
-        if (pq_group_is_of_message(self)) {
-            give_back_damaged(self, &got);
-        } else {
-            pq_group_undo(self, &got, 1);
-        }
-        return NULL;
+        return failed(self, &got);
     }
     if (message == Py_None) {
         Py_DECREF(message);
@@ -166,6 +171,14 @@ PyObject *pq_group_deliver(Claims *self, const pq_claim *claimed, int acknowledg
         return message;
     }
     if (acknowledges) {
+        if (Py_TYPE(message) != pq_message_type) { /* a large one: nothing keeps its pages then */
+            PyObject *kept = PyObject_CallMethod(message, "keep", NULL);
+            if (kept == NULL) {
+                Py_DECREF(message);
+                return failed(self, &got);
+            }
+            Py_DECREF(kept);
+        }
         int done = pq_group_settle(self, &got, 0);
         if (done <= 0) {
             Py_CLEAR(message);

@@ -388,6 +388,7 @@ PyDoc_STRVAR(claim_doc,
 PyDoc_STRVAR(take_doc,
     "take($self, /, timeout=None)\n--\n\n"
     "Claim a message and acknowledge it at once: if this process dies with it, it is lost.\n\n"
+    "A message of more than 256 pages is read into memory first: `claim` it where that is too much.\n\n"
     "Args:\n"
     "    timeout: seconds to wait; None waits for ever, 0 never waits.\n\n"
     "Raises:\n" CLAIM_ERRORS
