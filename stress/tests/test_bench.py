@@ -106,6 +106,7 @@ def test_peer_that_keeps_all_is_measured(stages: Stages, tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("peer", "stages", "expected"),
     [

@@ -83,6 +83,7 @@ def test_peer_that_keeps_all_is_measured(role: Callable[..., object], tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("peer", "role", "expected"),
     [

@@ -111,6 +111,7 @@ def test_peer_that_keeps_all_is_measured(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("plan", "expected"),
     [
@@ -129,6 +130,7 @@ def test_wrong_message_is_noticed(plan: Plan, expected: str, tmp_path: Path) -> 
         measure(plan, tmp_path)
 
 
+@pytest.mark.nightly
 def test_wrong_replay_is_noticed(tmp_path: Path) -> None:
     """A list that differs in its first message."""
     plan = build_case("replay-batches", 1e-9, [OURS, "plain file"]).plans[1]
@@ -149,6 +151,7 @@ def test_adapter_offers_what_it_does_not_lack(label: str) -> None:
                 assert getattr(adapter, method) is not getattr(Peer, method), (need, method)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("label", [label for label in ADAPTERS if label != OURS])
 def test_each_adapter_that_is_installed_passes_one_case_of_each_kind(
     label: str, tmp_path: Path

@@ -63,6 +63,7 @@ def test_targets_name_contenders_of_their_case(name: str) -> None:
     assert len(case.targets) == (2 if name in {"producers", "workers"} else 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "peer", "expected"),
     [

@@ -415,14 +415,9 @@ def test_a_good_queue_survives_some_thousand_states() -> None:
         assert outcome.notes[count] > 0, count
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    "bug",
-    [
-        "mark_before_data",
-        pytest.param("directory_not_synced", marks=pytest.mark.nightly),
-        pytest.param("half_batch_kept", marks=pytest.mark.nightly),
-        pytest.param("sync_error_ignored", marks=pytest.mark.nightly),
-    ],
+    "bug", ["mark_before_data", "directory_not_synced", "half_batch_kept", "sync_error_ignored"]
 )
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I5, I8: the campaign sees what it is there to see; `stress.score` plants all."""
@@ -434,6 +429,7 @@ def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
     assert "python -m stress.cut " in outcome.violations[0]
 
 
+@pytest.mark.nightly
 def test_a_bug_in_the_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum decides: both engines take the core's own sources, with what is planted."""
     monkeypatch.setenv(driver.FIRST_VARIABLE, "1")

@@ -232,6 +232,7 @@ def test_no_cut_loses_what_was_flushed() -> None:
     assert outcome.cases >= 30
 
 
+@pytest.mark.nightly
 @pytest.mark.tool("mkfs.ext4")
 @pytest.mark.parametrize(
     ("bug", "expected"),

@@ -242,10 +242,8 @@ def test_no_failed_sync_is_forgotten() -> None:
     assert outcome.cases > 0
 
 
-@pytest.mark.parametrize(
-    "campaign",
-    [no_fault_goes_unsaid, pytest.param(no_failed_sync_is_forgotten, marks=pytest.mark.nightly)],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("campaign", [no_fault_goes_unsaid, no_failed_sync_is_forgotten])
 def test_a_planted_bug_is_found(campaign: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed sync that blocks no sender; `stress.score` plants the others."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, "stress.fault_plants:forget_to_latch")

@@ -78,6 +78,7 @@ def test_target_notices_a_bound_that_is_not_kept(
     assert fuzzing.replay(program, inputs) is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.tool("clang")
 def test_libfuzzer_runs_the_target() -> None:
     """A second of it, from the seeds on; more where the machine stood still."""
@@ -120,6 +121,7 @@ def test_mutated_directories_are_opened_without_a_crash() -> None:
     assert outcome.cases == 40
 
 
+@pytest.mark.nightly
 def test_core_that_does_not_check_is_found_by_mutated_directories() -> None:
     """With the comparison of checksums taken out, changed payloads are delivered."""
     defines = {"PAGEQUEUE_KILL_POINTS": "1", "PAGEQUEUE_PLANT": '"no_checksum"'}

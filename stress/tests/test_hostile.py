@@ -73,6 +73,7 @@ def test_no_stranger_gets_in() -> None:
     assert outcome.cases >= 60
 
 
+@pytest.mark.nightly
 @needs_root
 @pytest.mark.parametrize(
     ("bug", "expected"),

@@ -92,6 +92,7 @@ def campaign_with(bug: str, budget: Budget) -> Outcome:
     return driver.run_in(FULL, budget, environment)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("bug", "expected"),
     [
