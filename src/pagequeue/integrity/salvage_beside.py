@@ -15,7 +15,6 @@ from pagequeue.integrity.problem import Problem
 from pagequeue.meta.ledger import (
     ENTRY,
     published_name,
-    publishing_name,
     read_record,
     sending_name,
     write_record,
@@ -66,7 +65,7 @@ def _copy_ledger(
     head = found.head_sequence or 0
     begin = published_name(prefix, "")
     for name in sorted(folder.names()):
-        if name in {publishing_name(prefix), sending_name(prefix)}:
+        if name == sending_name(prefix):
             reason = "a writer was publishing: look in the copy for its last piece of work"
             notes.append(Problem(folder.full(name), None, None, reason))
         if not (name.startswith(begin) and ENTRY.fullmatch(name, len(begin))):
