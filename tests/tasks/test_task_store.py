@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import warm
-from support import until_asleep
+from support import LONG, until, until_asleep
 
 from pagequeue import Conflict, Queue, errors
 from pagequeue.tasks import NewTask, TaskStore, state
@@ -649,3 +649,44 @@ def test_many_are_claimed_in_order_whatever_the_share_that_is_taken(
             claims = store.claim_many(names, count, timeout=0)
             found += [claim.value for claim in claims]
         assert found == [value for *_, value in sorted(wanted)]
+
+
+def test_claims_that_are_made_while_the_store_closes_are_given_back(tmp_path: Path) -> None:
+    """Closing waits for a claim that another thread is making; later ones are refused."""
+    is_claiming, may_go_on = threading.Event(), threading.Event()
+    outcome: list[BaseException] = []
+    with TaskStore(tmp_path) as watcher:
+        watcher.modify(insert=[NewTask("work", number) for number in range(3)])
+        clock_of = threading.local()
+
+        def clock() -> int:
+            if getattr(clock_of, "waits", False):  # inside of the claim
+                is_claiming.set()
+                assert may_go_on.wait(LONG)
+            return time.time_ns()
+
+        store = TaskStore(tmp_path, clock=clock)
+
+        def claim() -> None:
+            clock_of.waits = True
+            store.claim("work", lease=3600.0, timeout=0)
+            clock_of.waits = False
+            try:
+                while True:
+                    store.claim("work", lease=3600.0, timeout=0)
+            except errors.ClosedError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=claim)
+        thread.start()
+        assert is_claiming.wait(LONG)
+        closing = threading.Thread(target=store.close)
+        closing.start()
+        until(lambda: store._claiming._is_closing)
+        assert closing.is_alive()
+        may_go_on.set()
+        closing.join(LONG)
+        thread.join(LONG)
+        assert len(outcome) == 1
+        assert watcher.tasks("work", status="claimed") == []
+        assert {task.deliveries for task in watcher.tasks("work")} == {0, 1}

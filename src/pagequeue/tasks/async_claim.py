@@ -46,8 +46,7 @@ class ThreadedClaim:
             raise
 
     def _attempt(self) -> tuple[Claims, int, list[TaskClaim]]:
-        found, sequence = self._store._attempt(self._wanted)  # noqa: SLF001
-        claims = self._store._claims_of(found)  # noqa: SLF001
+        found, sequence, claims = self._store._claim_some(self._wanted)  # noqa: SLF001
         with self._lock:
             if not self._is_abandoned:
                 self._claims = claims

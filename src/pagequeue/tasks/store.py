@@ -40,6 +40,7 @@ from pagequeue.util.arguments import (
     whole,
 )
 from pagequeue.util.closing import Closing
+from pagequeue.util.in_progress import InProgress
 from pagequeue.util.timestamps import NS_PER_S, to_ns
 from pagequeue.wait.coroutine import check_timeout
 from pagequeue.wait.off_loop import off_loop
@@ -146,6 +147,8 @@ class TaskStore(Closing):
         self._max_deliveries = max_deliveries
         self._worker = worker or f"pid {os.getpid()}"
         self._claims: dict[int, TaskClaim] = {}
+        self._claiming = InProgress()
+        self._lock_timeout = lock_timeout
         self._machine = TaskMachine()
         self.journal: Journal[State] = Journal(
             directory,
@@ -447,11 +450,26 @@ class TaskStore(Closing):
             entry, task = found
             return entry
 
-        self.journal.update(decide)
-        if task is None:
-            return None
-        claim = self._claims[task.id] = TaskClaim(self, task)
+        with self._can_claim():
+            self.journal.update(decide)
+            if task is None:
+                return None
+            claim = self._claims[task.id] = TaskClaim(self, task)
         return claim
+
+    @contextlib.contextmanager
+    def _can_claim(self) -> Iterator[None]:
+        """Let closing wait until what the block claims is known, and is given back then.
+
+        Raises:
+            ClosedError: closing has begun.
+        """
+        with self._claiming.call() as is_open:
+            if not is_open:
+                raise errors.ClosedError(
+                    "this task store is closed", path=self.directory, remedy="open it again"
+                )
+            yield
 
     def claim_many(
         self,
@@ -483,9 +501,9 @@ class TaskStore(Closing):
         deadline = math.inf
         is_first = True
         while True:
-            found, sequence = self._attempt(wanted)
-            if found.tasks:
-                return self._claims_of(found)
+            found, sequence, claims = self._claim_some(wanted)
+            if claims:
+                return claims
             if is_first and timeout is not None:
                 deadline = time.monotonic() + timeout
             is_first = False
@@ -556,10 +574,13 @@ class TaskStore(Closing):
             if found.entry is None:  # else tasks became dead, and others may be behind them
                 await self.journal.wait_async(left, after=sequence)
 
-    def _claims_of(self, found: plan.Claims) -> list[TaskClaim]:
-        claims = [TaskClaim(self, task) for task in found.tasks]
-        self._claims.update([(claim.task.id, claim) for claim in claims])
-        return claims
+    def _claim_some(self, wanted: Wanted) -> tuple[plan.Claims, int, list[TaskClaim]]:
+        """Claim what there is; return it, the sequence of the state that has it, and claims."""
+        with self._can_claim():
+            found, sequence = self._attempt(wanted)
+            claims = [TaskClaim(self, task) for task in found.tasks]
+            self._claims.update([(claim.task.id, claim) for claim in claims])
+        return found, sequence, claims
 
     def _seconds(
         self, found: plan.Claims, wanted: Wanted, timeout: float | None, deadline: float
@@ -582,12 +603,12 @@ class TaskStore(Closing):
         return left
 
     def _undo(self, claims: list[TaskClaim]) -> None:
-        """Give back claims that nobody got."""
-        mine = [claim for claim in claims if not claim._is_settled]  # noqa: SLF001
-        for claim in mine:
-            claim._settle()  # noqa: SLF001
-        if mine:
-            with contextlib.suppress(errors.PageQueueError):  # else their leases end
+        """Give back claims that nobody got; closing does that as well."""
+        with contextlib.suppress(errors.PageQueueError), self._can_claim():  # else the leases end
+            mine = [claim for claim in claims if not claim._is_settled]  # noqa: SLF001
+            for claim in mine:
+                claim._settle()  # noqa: SLF001
+            if mine:
                 self._give_back([claim.task.ref for claim in mine])
 
     def _attempt(self, wanted: Wanted) -> tuple[plan.Claims, int]:
@@ -783,6 +804,7 @@ class TaskStore(Closing):
         Example:
             >>> store.close()
         """
+        self._claiming.close(self._lock_timeout)
         claims, self._claims = list(self._claims.values()), {}
         for claim in claims:
             claim._is_settled = True  # noqa: SLF001
