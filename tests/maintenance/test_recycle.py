@@ -260,8 +260,9 @@ def stays_in_memory(directory: Path) -> bool:
     return next(mounts[str(d)] for d in directory.parents if str(d) in mounts) == "tmpfs"
 
 
-def test_page_that_is_not_in_memory_is_not_used(disk: Disk) -> None:
+def test_page_that_is_not_in_memory_is_not_used(disk: Disk, on_disk: Path) -> None:
     """Reading it first would cost more than a new one."""
+    disk.directory = on_disk
     with fill(disk) as queue:
         queue.trim()
         fd = os.open(spare(disk), os.O_RDWR)

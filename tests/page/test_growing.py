@@ -24,6 +24,12 @@ PAGE_BYTES = 16 << 20
 NOISE = os.urandom(1 << 16)
 
 
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """Blocks are what a disk gives."""
+    return on_disk
+
+
 def blocks(path: Path) -> int:
     """Return how many bytes a file takes on the disk."""
     return path.stat().st_blocks * 512

@@ -68,11 +68,11 @@ def test_every_so_many_messages_of_a_producer(
         assert syncs == [5, 10, 19]
 
 
-def test_flush_on_a_later_page_writes_little_more_than_was_sent(tmp_path: Path) -> None:
+def test_flush_on_a_later_page_writes_little_more_than_was_sent(on_disk: Path) -> None:
     """A fast producer that flushes often gets pages without large folios, which go out whole."""
-    if not is_counted(tmp_path):
+    if not is_counted(on_disk):
         pytest.skip("the kernel does not count what is written to this file system")
-    found = list(bytes_per_flush(tmp_path / "q"))
+    found = list(bytes_per_flush(on_disk / "q"))
     assert len(found) == 2
     assert max(found) <= LIMIT_BYTES
 

@@ -24,6 +24,7 @@ from tools import is_required, lacking, missing
 
 from pagequeue import Queue
 from pagequeue import format as fmt
+from stress.driver import scratch_directory
 from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # The second thread of NumPy's OpenBLAS spins for some 70 ms of processor time in each process that
 # imports NumPy. No test computes with it.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# In memory, where there is room and programs run, a queue is made in half the processor time, and
+# no sync waits. A run with another value is on a disk, as the step `coverage` is.
+if not os.statvfs(scratch_directory()).f_flag & os.ST_NOEXEC:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", scratch_directory())
 
 MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
@@ -319,6 +325,13 @@ def queue(tmp_path: Path, clock: Clock) -> Iterator[Queue]:
     """A queue of the smallest pages, open for writing."""
     with Queue(tmp_path / "q", page_bytes=SMALL, clock=clock) as queue:
         yield queue
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A directory on a disk, for what is written there and when."""
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
 
 
 @pytest.fixture
