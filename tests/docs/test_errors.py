@@ -51,46 +51,41 @@ BUILTIN_KINDS = {
 }
 
 
-def by_name(kind: type) -> str:
-    """Return a class's name, for test ids."""
-    return kind.__name__
-
-
-@pytest.mark.parametrize("kind", ALL, ids=by_name)
-def test_every_error_derives_from_exactly_one_branch(kind: type) -> None:
+def test_every_error_derives_from_exactly_one_branch() -> None:
     """The caller's next step is always clear."""
-    above = [branch for branch in BRANCHES if issubclass(kind, branch)]
-    assert len(above) == (0 if kind is errors.PageQueueError else 1)
+    for kind in ALL:
+        above = [branch for branch in BRANCHES if issubclass(kind, branch)]
+        assert len(above) == (0 if kind is errors.PageQueueError else 1), kind
 
 
-@pytest.mark.parametrize("kind", BUILTIN_KINDS, ids=by_name)
-def test_error_with_a_builtin_equivalent_inherits_from_it(kind: type) -> None:
+def test_error_with_a_builtin_equivalent_inherits_from_it() -> None:
     """Code that knows only builtins catches them."""
-    assert issubclass(kind, BUILTIN_KINDS[kind])
+    for kind, builtin in BUILTIN_KINDS.items():
+        assert issubclass(kind, builtin), kind
 
 
-@pytest.mark.parametrize("kind", ALL, ids=by_name)
-def test_every_error_is_documented_public_and_shadows_no_builtin(kind: type) -> None:
+def test_every_error_is_documented_public_and_shadows_no_builtin() -> None:
     """Each has a docstring, is exported, and has a name that no builtin has."""
-    assert kind.__doc__
-    assert not hasattr(builtins, kind.__name__)
-    assert getattr(pagequeue, kind.__name__) is kind
-    assert kind.__name__ in pagequeue.__all__
+    for kind in ALL:
+        assert kind.__doc__, kind
+        assert not hasattr(builtins, kind.__name__)
+        assert getattr(pagequeue, kind.__name__) is kind
+        assert kind.__name__ in pagequeue.__all__
 
 
-@pytest.mark.parametrize("kind", ALL, ids=by_name)
 @pytest.mark.parametrize("copied", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
-def test_errors_pass_between_processes_with_all_they_carry(kind: type, copied: object) -> None:
+def test_errors_pass_between_processes_with_all_they_carry(copied: object) -> None:
     """A worker's error reaches its parent as it was."""
-    error = kind("no room: make room", path="/q", position=7, head_sequence=3)
-    if isinstance(error, OSError):
-        error.errno, error.strerror, error.filename = errno.ENOSPC, "No space", "/q"
-    again = copied(error)
-    assert type(again) is kind
-    assert str(again) == str(error) == "/q: no room: make room"
-    assert (again.path, again.position, again.head_sequence) == ("/q", 7, 3)
-    if isinstance(error, OSError):
-        assert (again.errno, again.strerror, again.filename) == (errno.ENOSPC, "No space", "/q")
+    for kind in ALL:
+        error = kind("no room: make room", path="/q", position=7, head_sequence=3)
+        if isinstance(error, OSError):
+            error.errno, error.strerror, error.filename = errno.ENOSPC, "No space", "/q"
+        again = copied(error)
+        assert type(again) is kind
+        assert str(again) == str(error) == "/q: no room: make room"
+        assert (again.path, again.position, again.head_sequence) == ("/q", 7, 3)
+        if isinstance(error, OSError):
+            assert (again.errno, again.strerror, again.filename) == (errno.ENOSPC, "No space", "/q")
 
 
 def test_message_carries_the_path_only_when_there_is_one() -> None:

@@ -165,7 +165,8 @@ def test_no_module_of_the_library_uses_objects_whose_locks_a_fork_copies() -> No
         if place.startswith(FREE):
             continue
         seen += 1
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if any(map(text.__contains__, WITH_LOCKS)) else ():
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
             if isinstance(node, ast.ImportFrom):
                 name = next((each.name for each in node.names if each.name in WITH_LOCKS), None)
