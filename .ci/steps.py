@@ -80,7 +80,7 @@ BENCHES = {
 }
 NIGHTLY = [
     Step("nightly_tests", "pytest -n 2 -m nightly tests stress/tests", 900),
-    Step("coverage", "PYTEST_DEBUG_TEMPROOT=/var/tmp poe coverage", 600),
+    Step("coverage", "PYTEST_DEBUG_TEMPROOT=/var/tmp PAGEQUEUE_EXAMPLES=2 poe coverage", 600),
     *(
         Step(f"bench_{name}", f"python -m stress.bench_{name} {size}", 120)
         for name, size in BENCHES.items()

@@ -91,6 +91,7 @@ TORN: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize(
     ("tear", "sent"),
     [
@@ -144,6 +145,7 @@ def test_verify_reports_no_pages_that_recovery_removes(tmp_path: Path) -> None:
         assert payloads(queue) == [b"durable"]
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 @pytest.mark.parametrize("torn", [False, True])
 def test_whole_commit_after_the_mark_is_kept(
@@ -253,6 +255,7 @@ def test_page_that_a_commit_was_dropped_from_is_as_any_other(tmp_path: Path) -> 
             assert payloads(queue) == [b"durable", b"flushed"]
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("sent", [SENT["small ones"], SENT["a large one first"]])
 @pytest.mark.parametrize("tear", ["first frame", "size", "name"])
 def test_repair_leaves_torn_headers_after_the_mark_to_recovery(

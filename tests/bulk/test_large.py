@@ -36,7 +36,7 @@ from support import (
     printed,
     until,
 )
-from tiers import slow_but
+from tiers import examples, slow_but
 
 from pagequeue import (
     ClosedError,
@@ -215,7 +215,7 @@ def test_staged_pages_are_not_mapped_again_but_for_many(
     assert str(tmp_path / "q") not in maps
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data())
 def test_queue_is_the_list_of_what_was_sent(data: st.DataObject) -> None:
     """I1, I8, I19, I23: a model; sizes around the ends of pages, single and in batches."""
@@ -650,6 +650,7 @@ def remove(pages: list[Path]) -> None:
     pages[5].unlink()
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("harm", [zero_block, exchange, double, foreign, remove])
 def test_message_with_a_damaged_fragment_is_lost_whole_and_named_once(
     tmp_path: Path, queue: Queue, harm: Callable[[list[Path]], None]
@@ -794,6 +795,7 @@ def test_other_producers_send_while_a_large_one_is_written(queue: Queue) -> None
     assert internals(queue).store.tail.sequence == 101
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("sync", ["none", "always"])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_other_producers_wait_for_two_os_pages_of_each_page(

@@ -63,6 +63,7 @@ TORN: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("tear", TORN.values(), ids=TORN)
 def test_torn_message_after_the_mark_is_dropped_whole(
     tmp_path: Path, tear: Callable[[Path], object]

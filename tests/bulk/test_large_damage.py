@@ -179,6 +179,7 @@ WAYS: dict[str, Callable[[Queue], bytes]] = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("forgery", list(FORGERIES))
 def test_fragments_that_contradict_each_other_are_damage(
     tmp_path: Path, forger: Forger, forgery: str
@@ -340,6 +341,7 @@ def test_last_byte_of_each_page_has_a_block(tmp_path: Path) -> None:
                 os.close(fd)
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("more", range(8))
 def test_fragment_that_ends_anywhere_is_compressed(tmp_path: Path, more: int) -> None:
     """I16: what is used of a page ends at a multiple of 8, the fragment need not."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pagequeue import Queue, merge
 from pagequeue import format as fmt
@@ -58,7 +59,7 @@ def sent_to(queue: Queue, batches: list[list[int]], steps: list[int], seed: int)
     return model
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(BATCHES, STEPS, st.data())
 def test_columns_times_and_copies_are_those_of_the_model(
     batches: list[list[int]], steps: list[int], data: st.DataObject
@@ -89,7 +90,7 @@ def test_columns_times_and_copies_are_those_of_the_model(
             assert [(one.timestamp, one.payload) for one in again.replay()] == model
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(BATCHES, BATCHES, STEPS)
 def test_two_queues_are_merged_as_the_model(
     one: list[list[int]], other: list[list[int]], steps: list[int]
@@ -116,7 +117,7 @@ def test_two_queues_are_merged_as_the_model(
         assert found == [each[2] for each in expected]
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(BATCHES, st.lists(st.booleans(), min_size=1, max_size=8))
 def test_group_gives_each_until_it_is_acknowledged(
     batches: list[list[int]], answers: list[bool]

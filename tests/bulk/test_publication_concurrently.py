@@ -325,6 +325,7 @@ SENDING = {
 }
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("sync", ["none", "always"])
 @pytest.mark.parametrize("how", ["open", "batch", "alone", "pages"])
 def test_commit_that_meets_a_failed_sync_of_another_sender_is_repeated(
@@ -362,6 +363,7 @@ def test_commit_that_meets_a_failed_sync_of_another_sender_is_repeated(
         assert payloads(queue) == [b"first", *between, *sent, b"last"]
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("how", SENDING)
 def test_sender_continues_after_its_own_sync_of_names_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -423,6 +425,7 @@ def test_index_of_a_page_that_was_not_made_is_not_taken_for_a_staged_one(
         assert queue.verify().problems == []
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("how", ["small", "rotate", "async", *SENDING])
 def test_sender_continues_after_the_sync_of_a_dead_publishers_names_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -463,6 +466,7 @@ def test_sender_continues_after_the_sync_of_a_dead_publishers_names_failed(
         assert not (tmp_path / "q" / publishing_name("queue")).exists()
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize(
     ("number", "expected"), [(errno.EIO, errors.SystemLimit), (errno.ENOSPC, errors.DiskFull)]
 )
@@ -741,6 +745,7 @@ GOOD_SENDING = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize(
     ("name", "change"),
     [

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support import SMALL, SOON, finish, payloads, publish_pieces, start
+from tiers import examples
 
 from pagequeue import (
     ClosedError,
@@ -65,6 +66,7 @@ INPUTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("form", INPUTS)
 @pytest.mark.parametrize("count", [1, 20, MANY])
 def test_everything_that_can_be_sent_can_be_published(queue: Queue, form: str, count: int) -> None:
@@ -407,7 +409,7 @@ class PublishMachine(RuleBasedStateMachine):
 
 TestPublishOnce = PublishMachine.TestCase
 TestPublishOnce.settings = settings(
-    max_examples=12,
+    max_examples=examples(12),
     stateful_step_count=25,
     suppress_health_check=list(HealthCheck),
 )

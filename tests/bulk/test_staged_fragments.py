@@ -25,6 +25,7 @@ def pieces(size: int) -> list[bytes]:
     return [PAYLOAD[at : at + size] for at in range(0, len(PAYLOAD), size)]
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("size", [1000, 1 << 14, 1 << 16, 300_001, 1 << 20, 5 << 20])
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_a_stream_is_written_up_to_boundaries_of_its_files(

@@ -74,6 +74,7 @@ def received(queue: Queue[bytes]) -> list[tuple[bytes, int]]:
         return [(message.payload, message.timestamp) for message in replay]
 
 
+@pytest.mark.quick_each(4)
 @pytest.mark.parametrize("seed", range(3))
 def test_messages_of_several_pages_stay_in_order(
     queue: Queue[bytes], cores: int, seed: int
@@ -172,6 +173,7 @@ def test_a_thread_that_fails_leaves_nothing(
     assert not [t for t in threading.enumerate() if t.name == "pagequeue-task"]
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("suffix", [".page", ".idx"])
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.usefixtures("cores")

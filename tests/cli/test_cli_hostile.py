@@ -76,6 +76,7 @@ def words_of(parameter: click.Parameter, value: str) -> list[str]:
     return ["--", value]
 
 
+@pytest.mark.quick_each(4)
 @pytest.mark.parametrize(
     ("words", "command"), [pytest.param(*found, id=" ".join(found[0])) for found in commands()]
 )

@@ -288,6 +288,7 @@ def test_rows_are_in_order_of_each_column(directory: Path, sort: str) -> None:
     assert known == sorted(known, reverse=True)
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("columns", [20, 60, 80, 104, 120, 200])
 @pytest.mark.parametrize("sort", SORTS)
 def test_view_fits_its_width(directory: Path, columns: int, sort: str) -> None:

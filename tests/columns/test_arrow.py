@@ -211,6 +211,7 @@ def test_stream_has_large_offsets_if_its_reader_requests_them(
     assert rows_of(table) == sent(queue)
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("page_bytes", [4096, SMALL])
 @pytest.mark.parametrize(
     ("sizes", "wide"),

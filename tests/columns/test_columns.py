@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plugin import MESSAGES, START, Disk
 from support import SMALL, Clock, payloads
+from tiers import examples
 
 from pagequeue import CorruptFrame, InvalidOption, NaiveDatetime, Queue, Retention
 from pagequeue import format as fmt
@@ -41,7 +42,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield queue
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     steps=st.lists(st.integers(0, 3), max_size=40),
     moments=st.lists(st.integers(-5, 130), max_size=20),

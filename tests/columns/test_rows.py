@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tiers import examples
 
 from pagequeue import (
     ClosedError,
@@ -85,7 +86,7 @@ def shapes(payloads: list[bytes]) -> dict[str, Any]:
         ),
     )
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_arrow_arrays_are_sent_as_their_list_is(payloads: list[bytes]) -> None:
     """Offsets of either width, views, slices, chunks: the same messages as one by one."""
     with (
@@ -105,7 +106,7 @@ def test_arrow_arrays_are_sent_as_their_list_is(payloads: list[bytes]) -> None:
     arrays.arrays(arrays.byte_string_dtypes(min_len=1, max_len=12), st.integers(0, 20)),
     st.sampled_from([1, -1, 2, -3]),
 )
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_numpy_bytes_are_sent_as_numpy_returns_each(array: np.ndarray[Any, Any], step: int) -> None:
     """Without the zeros at the end, with those inside; also strided and backwards."""
     with (
@@ -318,6 +319,7 @@ def all_times() -> list[Any]:
     ]
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("shape", range(5))
 @pytest.mark.parametrize("form", range(8))
 def test_messages_of_one_call_have_the_times_that_are_given(
@@ -379,7 +381,7 @@ def test_times_changed_by_another_thread_after_the_check_have_no_effect() -> Non
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.binary(max_size=9)), min_size=1, max_size=30))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_queue_with_many_times_is_found_by_time(told: list[tuple[int, bytes]]) -> None:
     """Since, until and times agree with a list, also inside a batch."""
     told = sorted(told, key=lambda pair: pair[0])
@@ -396,6 +398,7 @@ def test_queue_with_many_times_is_found_by_time(told: list[tuple[int, bytes]]) -
 # --- checksums ------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("form", [0, _core.CRC_BEST])
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 8, 12, 15, 100, 3073])
 def test_checksums_side_by_side_are_right(tmp_path: Path, size: int, form: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plugin import START, Disk
+from tiers import examples
 
 from pagequeue import _core
 
@@ -133,7 +134,7 @@ def test_positions_where_no_frame_can_begin(position: int) -> None:
     assert _core.scan(page, None, 0, position, 0, END, 0, 0)[7] == _core.READ_BAD_LENGTH
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["noise", "lengths", "zeros", "flips"]))
 @example(seed=0, kind="zeros")
 def test_no_bytes_lead_out_of_page_or_index(seed: int, kind: str) -> None:

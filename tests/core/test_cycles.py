@@ -77,6 +77,7 @@ def _descriptor(_: Path, holder: Holder) -> object:
 MAKERS = [_queue, _producer, _consumer, _group, _claim, _region, _descriptor]
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("is_closed", [False, True])
 @pytest.mark.parametrize("make", MAKERS)
 def test_cycle_through_a_handle_is_collected(

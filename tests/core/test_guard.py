@@ -158,6 +158,7 @@ def test_a_truncated_index_harms_no_message(tmp_path: Path) -> None:
     assert whole
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("what", PLACES)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_producers_survive_a_cut_at_any_instruction(

@@ -401,6 +401,7 @@ def printed(
     return out.getvalue()
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("name", [name for name, examples in EXAMPLES.items() if examples])
 def test_example_prints_its_documented_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

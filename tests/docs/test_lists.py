@@ -260,6 +260,7 @@ def test_wrong_name_in_a_list_is_found(what: str) -> None:
     assert differences([*names, names[0]], there()) == {names[0]: "listed twice"}
 
 
+@pytest.mark.quick_each(25)
 @pytest.mark.parametrize("bug", [bug for bug in PLANTS if bug.patch], ids=lambda bug: bug.name)
 def test_patch_is_found_where_campaigns_search_for_it(bug: Plant) -> None:
     """Bugs of a module that `patches.py` does not import can never be planted."""

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Clock, until
+from tiers import examples
 from upstreams import Upstream, asynchronous, numbers, pump_threads
 
 from pagequeue import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
 
 SMALL = 4096
-SETTINGS = settings(max_examples=40)
+SETTINGS = settings(max_examples=examples(40))
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ HEADERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("power_cut", [False, True])
 @pytest.mark.parametrize("how", HEADERS)
 def test_header_of_an_empty_active_page_is_recreated(made: Path, how: str, power_cut: bool) -> None:
@@ -157,6 +158,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("power_cut", [True, False])
 @pytest.mark.parametrize("damage", REFUSED)
@@ -183,6 +185,7 @@ def test_verify_reports_every_error_of_opening(
 # --- bytes after small files ----------------------------------------------------------------------
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -120,6 +120,7 @@ def test_queues_in_one_directory_are_no_damage_of_each_other(shared: Path, tmp_p
             assert [m.payload for m in queue.replay()] == payloads(prefix)
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("prefix", ["queue", "queue-0000000001", "QUEUE", "q"])
 def test_no_file_of_another_queue_is_changed(shared: Path, prefix: str) -> None:
     """Retention, recovery, rolling, compressing and shipping touch the files of one queue."""

@@ -113,6 +113,7 @@ def repaired(disk: Disk, expected: list[bytes], *, once: bool = True) -> list[st
     return report.actions
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("damage", [remove, fifo, link, empty, ones, zeros, longer])
 @pytest.mark.parametrize("name", ["0000000001.idx", "0000000002.idx", "0000000003.idx"])
 def test_index_is_recreated(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:
@@ -122,6 +123,7 @@ def test_index_is_recreated(filled: Disk, name: str, damage: Callable[[Path], No
     assert any(name in action for action in repaired(filled, MESSAGES))
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("damage", [remove, fifo, link, empty, ones, zeros])
 @pytest.mark.parametrize("name", ["allMeta", "readMeta", "writeMeta"])
 def test_meta_file_is_recreated(filled: Disk, name: str, damage: Callable[[Path], None]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tiers import examples
 
 from pagequeue import Queue, SalvageReport, _core, salvage_queue
 from pagequeue import format as fmt
@@ -92,6 +93,7 @@ def inner_of(tmp_path: Path, kind: str, outer: Path) -> bytes:
     return b"x" * 8 + crafted(queue_id, 1, 8) + crafted(queue_id, 2, 7) + crafted(queue_id, 3, 4)
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("kind", ["other", "copy", "crafted"])
 @pytest.mark.parametrize("place", ["length", "payload", "word"])
 @pytest.mark.parametrize("has_index", [True, False])
@@ -156,7 +158,7 @@ def test_damaged_last_message_that_the_index_has_is_reported(tmp_path: Path) -> 
     assert not report.ok
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**32),
     kinds=st.lists(st.sampled_from(["bits", "zeros"]), max_size=3),

@@ -78,6 +78,7 @@ def test_progress_runs_from_zero_to_all_pages(queue: Queue) -> None:
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("ordinal", [0, 1])
 @pytest.mark.parametrize("inside", [4, 8, 16, 16 + EACH - 1])

@@ -59,6 +59,7 @@ def positions(payloads: list[bytes]) -> list[int]:
     return [*result, at]
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("length", [0, 1, 16, 200, 0xFFFFFFFF, 0x80000010, 0x40000018])
 @pytest.mark.parametrize("ordinal", [0, 3, 9])
 def test_only_the_damaged_frame_is_passed_over(tmp_path: Path, ordinal: int, length: int) -> None:

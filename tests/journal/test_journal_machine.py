@@ -17,6 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 from journals import Accounts
+from tiers import examples
 
 from pagequeue.journal import Journal
 from stress.tampering import pretend_power_cut
@@ -163,7 +164,7 @@ class JournalMachine(RuleBasedStateMachine):
 
 TestJournal = JournalMachine.TestCase
 TestJournal.settings = settings(
-    max_examples=15,
+    max_examples=examples(15),
     stateful_step_count=20,
     phases=[Phase.reuse, Phase.generate],
     suppress_health_check=list(HealthCheck),

@@ -262,6 +262,7 @@ def swap_directory_for_a_file(path: Path) -> None:
     path.write_bytes(b"")
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize(
     "damage", [damage_page, lose_page, lose_meta, empty, swap_directory_for_a_file]
@@ -386,6 +387,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("what", REFUSED)
 def test_forged_snapshot_is_refused(
     tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
@@ -477,6 +479,7 @@ class Killed(BaseException):
     """No except clause for errors catches this."""
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("step", STEPS)
 def test_compaction_may_die_at_every_step(

@@ -21,6 +21,7 @@ from support import (
     payloads,
     until,
 )
+from tiers import examples
 
 from pagequeue import (
     CompressReport,
@@ -257,7 +258,7 @@ moment = st.one_of(st.none(), st.integers(-2, 70))
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     sizes=sizes,
     steps=st.lists(st.integers(0, 2), min_size=60, max_size=60),

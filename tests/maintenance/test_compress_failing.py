@@ -49,6 +49,7 @@ def disk(disk: Disk) -> Disk:
 CALLS = ["open", "pwrite", "fsync", "pread", "rename"]
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_error_at_any_step_leaves_the_page(

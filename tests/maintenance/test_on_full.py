@@ -229,6 +229,7 @@ SENDS: dict[str, Callable[..., object]] = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("way", SENDS)
 @pytest.mark.parametrize("full_timeout", [None, 0, 60])
 def test_timeout_of_a_call_is_used_instead_of_the_queues(
@@ -277,6 +278,7 @@ def test_timeout_has_no_effect_if_no_send_waits(disk: Disk, on_full: str) -> Non
         assert time.monotonic() - began < SOON
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("own", [False, True], ids=["the queue's", "the call's"])
 @pytest.mark.parametrize("way", ["send", "send_many", "send_async"])
 def test_timeout_bounds_a_call_that_loses_each_page_to_another_sender(
@@ -395,6 +397,7 @@ PAIRS = [EACH[at] for at in (0, 3, 5, 6, 8, 11, 13, 14)]
 """Each way with both kinds of loss and both timeouts, and each of those with each other."""
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize(("way", "how", "own"), slow_but_rows(PAIRS, EACH))
 def test_timeout_bounds_a_call_that_loses_each_page_although_there_is_space(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, way: str, how: str, *, own: bool
@@ -426,6 +429,7 @@ def test_timeout_bounds_a_call_that_loses_each_page_although_there_is_space(
     assert losing.lost > 2 * LOSSES_MIN
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("how", ["filled", "sealed"])
 @pytest.mark.parametrize("way", WAYS)
 def test_sender_that_does_not_wait_succeeds_among_busy_ones(

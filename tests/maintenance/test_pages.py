@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support import SMALL, SOON, Clock, payloads
+from tiers import examples
 
 from pagequeue import (
     ClosedError,
@@ -314,7 +315,7 @@ class PagesMachine(RuleBasedStateMachine):
 
 TestPages = PagesMachine.TestCase
 TestPages.settings = settings(
-    max_examples=15,
+    max_examples=examples(15),
     stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
 )

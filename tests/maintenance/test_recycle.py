@@ -372,6 +372,7 @@ def cut_with_old_bytes(disk: Disk, sent: int, *, from_os_page: int) -> bytes:
     return old
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("from_os_page", [1, 2, 3])
 @pytest.mark.parametrize("sent", [1, 2, 5])
 def test_old_bytes_that_a_power_cut_brings_back_are_never_read(

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support import SMALL, Clock
+from tiers import examples
 
 from pagequeue import InvalidOption, NamedConsumer, NothingReceived, Queue, QueueFull, Retention
 from pagequeue.meta.cursor import CursorMeta
@@ -202,7 +203,7 @@ class RetentionMachine(RuleBasedStateMachine):
 
 
 RetentionMachine.TestCase.settings = settings(
-    max_examples=25,
+    max_examples=examples(25),
     stateful_step_count=30,
     print_blob=True,
     suppress_health_check=list(HealthCheck),

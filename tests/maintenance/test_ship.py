@@ -460,6 +460,7 @@ def shipped(directory: Path) -> list[bytes]:
         return []
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("noted_bytes", slow_but([2 * SMALL], [1, 2 * SMALL, 5 * SMALL]))
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_replica_never_ends_inside_a_large_message_or_a_commit(

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import SMALL, Clock
+from tiers import examples
 
 from pagequeue import ClosedError, Queue, Retention, Stats, rates
 from pagequeue.queue.queue import internals
@@ -166,7 +167,7 @@ def test_closed_queue_raises(tmp_path: Path) -> None:
         queue.stats()
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 8), st.integers(0, 8), st.floats(0.001, 10)), max_size=8

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import SMALL, Clock, flip
+from tiers import examples
 
 from pagequeue import (
     ClosedError,
@@ -72,7 +73,7 @@ def model(queues: Sequence[Queue], **bounds: int) -> list[Merged]:
 TIMES = st.lists(st.lists(st.integers(0, 12), max_size=40).map(sorted), min_size=1, max_size=5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     times=TIMES,
     load_count=st.integers(1, 5),

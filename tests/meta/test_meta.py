@@ -270,6 +270,7 @@ def _alarm() -> Iterator[None]:
         yield
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.usefixtures("_alarm")
 @pytest.mark.parametrize("page_number", [0, 2, 2**40, 2**64 - 1])
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ def call_until_closed(queue: Any, use: str) -> BaseException:  # noqa: ANN401 - 
             return error
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize(
     ("kind", "uses"), [(SimpleQueue, SIMPLE), (Queue, tuple(USES)), (JoinableQueue, tuple(USES))]
 )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tiers import examples
 
 from pagequeue.multiprocessing import JoinableQueue
 
@@ -112,7 +113,7 @@ class DropIn(RuleBasedStateMachine):
 
 TestDropIn = pytest.mark.slow(DropIn.TestCase)
 TestDropIn.settings = settings(
-    max_examples=30,
+    max_examples=examples(30),
     stateful_step_count=30,
     suppress_health_check=list(HealthCheck),
 )

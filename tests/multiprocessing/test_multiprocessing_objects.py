@@ -115,6 +115,7 @@ def test_pages_that_were_taken_go(tmp_path: Path) -> None:
     queue.close()
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("kind", [Queue, JoinableQueue])
 def test_next_getter_continues_after_a_removed_page(
     tmp_path: Path, kind: type[Queue[int] | JoinableQueue[int]]

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from squeezing import PAGE
 from support import SMALL, Clock, flip, payloads
+from tiers import examples
 
 from pagequeue import (
     CorruptFrame,
@@ -191,6 +192,7 @@ CANNOT_BE = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("change", CANNOT_BE.values(), ids=CANNOT_BE)
 def test_inconsistent_file_is_a_typed_error(
     compressed: Path, change: Callable[[np.ndarray, np.ndarray], None]
@@ -280,6 +282,7 @@ def test_salvage_takes_the_blocks_that_validate(compressed: Path, tmp_path: Path
         assert payloads(queue.replay()) == sent()[:bad] + sent()[behind:]
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("place", [3, 20, HEAD + 3, HEAD + 50, TABLE + 7])
 def test_front_is_repaired_from_its_copy(compressed: Path, tmp_path: Path, place: int) -> None:
     """One copy suffices to read all messages; salvage does not need the repair."""
@@ -307,6 +310,7 @@ def test_damaged_copy_is_noticed_and_repaired(compressed: Path, back: int) -> No
         assert queue.repair().ok
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("size", [0, 7, 8, 63, 64, 100, 127, 128, 300, -1, -17, 1, 5000])
 def test_file_of_another_size_is_a_typed_error(compressed: Path, tmp_path: Path, size: int) -> None:
     """Cut off at any place, or too long: an error; what is whole in it can be salvaged."""
@@ -434,7 +438,7 @@ def test_inflated_data_is_verified(compressed: Path, word: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(places=st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=9)), min_size=1))
 def test_any_bytes_are_read_right_or_refused(
     compressed: Path, places: list[tuple[float, bytes]]

@@ -26,6 +26,7 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
         yield queue
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("begin", [0, 1, BLOCK, 3 * BLOCK + 1, len(PAYLOAD) - 1, len(PAYLOAD)])
 @pytest.mark.parametrize("size", [1000, 1 << 16, BLOCK - 1, BLOCK, 3 * BLOCK, 1 << 40])
 def test_reading_by_any_size_gives_the_payload(queue: Queue, begin: int, size: int) -> None:

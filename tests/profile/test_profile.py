@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import flip
+from tiers import examples
 
 from pagequeue import CorruptFrame, Queue
 from pagequeue.cli import main
@@ -60,7 +61,7 @@ messages = st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 3000)), ma
 @given(
     queues=st.lists(messages, max_size=3), since=st.none() | st.integers(0, 1 << 40), data=st.data()
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_ranges_are_counted_as_by_hand(
     queues: list[list[tuple[int, int]]],
     since: int | None,

@@ -273,6 +273,7 @@ def test_closing_from_within_an_operation_leaves_the_files_to_it(tmp_path: Path)
         store.page(1)
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_threads_that_use_a_queue_get_typed_errors_when_it_is_closed(
     tmp_path: Path, seed: int
@@ -339,6 +340,7 @@ MADE: dict[str, Callable[[Queue], object]] = {
 }
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("kind", MADE)
 @pytest.mark.parametrize("how", ["closed", "repaired"])
 def test_handle_created_during_closing_is_closed_too(
@@ -605,6 +607,7 @@ def closing_interrupted_at(number: int, directory: Path, *, drops: bool) -> bool
     return came
 
 
+@pytest.mark.quick_each(4)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("drops", slow_but([False], [False, True]))
 @pytest.mark.parametrize("part", range(4))
@@ -661,6 +664,7 @@ USES: dict[str, Callable[[Queue, Path], object]] = {
 }
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("kind", slow_but(["open", "producer", "replay"], USES))
 def test_without_descriptors_every_call_ends_in_a_typed_error_and_leaks_nothing(
     tmp_path: Path, kind: str

@@ -434,6 +434,7 @@ def complaint(call: Any, arguments: dict[str, Any], name: str) -> str | None:  #
     return "taken"
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize(("label", "public", "found", "name"), TRIED)
 def test_hostile_argument_is_a_typed_error_and_leaves_nothing(
     stage: Stage,

@@ -112,6 +112,7 @@ def _large(path: Path) -> None:
     folder.close()
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("scene", [_folder, _files, _locks, _syncs, _large])
 def test_exception_at_any_instruction_of_opening_leaves_no_file_open(
     tmp_path: Path, scene: Callable[[Path], None]

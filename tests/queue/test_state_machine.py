@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     rule,
 )
 from support import SMALL, Clock, answer_commands, end, ready, start
+from tiers import examples
 
 from pagequeue import (
     Consumer,
@@ -326,7 +327,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 QueueMachine.TestCase.settings = settings(
-    max_examples=40,
+    max_examples=examples(40),
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

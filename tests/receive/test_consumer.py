@@ -251,6 +251,7 @@ def test_damaged_frame_is_an_error_that_names_it_and_moves_no_consumer(
     assert consumer.receive(0).payload == b"c" * 8
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("form", range(_core.CRC_BEST + 1))
 @pytest.mark.parametrize("size", [0, 1, 8, 100, 143, 512, 513])
 def test_batch_ends_before_a_damaged_frame_wherever_it_is(

@@ -11,6 +11,7 @@ from dtype_samples import ALIGNED, NESTED, RECORD, TURNED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tiers import examples
 
 from pagequeue import CodecMismatch, CorruptMeta, DtypeMismatch, InvalidOption, Queue
 from pagequeue.meta.all_meta import AllMeta
@@ -47,7 +48,7 @@ def record_dtypes() -> st.SearchStrategy[np.dtype[Any]]:
 
 @pytest.mark.slow
 @given(record_dtypes())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_dtype_of_records_survives_json(dtype: np.dtype[Any]) -> None:
     """Fields, offsets, padding, endianness and units are kept."""
     try:

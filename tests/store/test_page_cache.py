@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import SMALL, Clock, until
+from tiers import examples
 
 from pagequeue import ForkedError, Queue, Retention, errors
 from pagequeue import format as fmt
@@ -95,7 +96,7 @@ def test_page_is_mapped_once_for_many_seeks(queue: Queue, opened: list[int]) -> 
         assert consumer.poll() is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     steps=st.lists(st.sampled_from([0, 0, 0, 1, 2, 1_000_000]), min_size=1, max_size=150),
     size=st.sampled_from([1, 1000]),

@@ -123,6 +123,7 @@ def test_damage_below_the_durable_mark_refuses_a_reader(copy: Path, damage: str)
     assert caught.value.path == str(path_of(copy, number))
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("how", READERS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_below_the_mark_is_reported_by_every_way_of_reading(
@@ -134,6 +135,7 @@ def test_damage_below_the_mark_is_reported_by_every_way_of_reading(
         READERS[how](queue)
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("how", READERS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_in_a_recovered_queue_is_reported_by_every_way_of_reading(

@@ -36,6 +36,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("where", "step"), STEPS, ids=[f"{w.__name__}.{s}" for w, s in STEPS])
 @pytest.mark.parametrize("lost", ["torn", "page", "metas"])

@@ -250,6 +250,7 @@ def cut(
         (directory / name).chmod(0o600)
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("seed", slow_but(QUICK_SEEDS, range(40)))
 def test_power_cut_leaves_a_ring_that_works(tmp_path: Path, seed: int) -> None:
     """What was flushed and not trimmed is there, what is read is right, and all goes on."""

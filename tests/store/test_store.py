@@ -44,6 +44,7 @@ EXPECTED = [(number, 100 * (number // 2 + 1)) for number in range(20)]
 MOMENTS = [-(2**63) + 1, 0, 1, 99, 100, 101, 150, 300, 301, 899, 900, 901, 1000, 1001, 2**63 - 1]
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("since", MOMENTS)
 @pytest.mark.parametrize("read_only", [True, False])
 def test_since_gives_all_that_is_not_older(history: Disk, since: int, read_only: bool) -> None:
@@ -55,6 +56,7 @@ def test_since_gives_all_that_is_not_older(history: Disk, since: int, read_only:
             assert consumer.sequence == (wanted[0][0] if wanted else 20)
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("until", MOMENTS)
 def test_until_is_exclusive(history: Disk, until: int) -> None:
     """I1: what ends before a moment and what begins at it are together everything."""
@@ -66,6 +68,7 @@ def test_until_is_exclusive(history: Disk, until: int) -> None:
         ]
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("kind", ["missing", "short", "garbage", "zeros"])
 @pytest.mark.parametrize("read_only", [True, False])
 def test_since_is_right_with_any_contents_of_the_indexes(

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from loops import LOOPS
 from spark_support import start_session, why_not
 from support import SMALL, Clock, files
+from tiers import examples, mark_cases
 from tools import is_required, lacking, missing
 
 from pagequeue import Queue
@@ -38,7 +39,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # How long an example takes says how busy the machine is.
 settings.register_profile(
-    "pagequeue", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "pagequeue",
+    deadline=None,
+    max_examples=examples(100),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("pagequeue")
 
@@ -206,7 +211,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of Spark where it is missing, unless it is required."""
+    """Mark cases by their tier; skip tests of Spark where it is missing, unless it is required."""
+    mark_cases(items)
     marked = [item for item in items if item.get_closest_marker("spark")]
     reason = why_not() if marked else None
     if reason and is_required("spark"):

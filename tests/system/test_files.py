@@ -60,6 +60,7 @@ def put_in_place(path: Path, kind: str) -> None:
         path.mkdir()
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "socket", "directory"])
 @pytest.mark.parametrize("name", NAMES)
 def test_file_that_is_not_regular_is_refused_without_blocking(

@@ -42,6 +42,7 @@ def umask() -> Iterator[Callable[[int], int]]:
 # --- modes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("mask", [0, 0o022, 0o077, 0o777])
 @pytest.mark.parametrize(
     ("options", "files", "directory"),

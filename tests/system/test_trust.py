@@ -151,6 +151,7 @@ def test_core_knows_the_file_system_as_the_system_does(tmp_path: Path) -> None:
     assert _core.file_system_type(-1) == 0
 
 
+@pytest.mark.quick_each(7)
 @pytest.mark.parametrize("read_only", [True, False])
 @pytest.mark.parametrize("name", sorted(set(trust.NETWORK_FILE_SYSTEMS.values())))
 def test_network_file_system_is_refused_by_name(

@@ -12,6 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from task_model import Job, Model
+from tiers import examples
 
 from pagequeue.errors import Conflict, InvalidOption, Stale
 from pagequeue.tasks import machine as codes
@@ -324,7 +325,7 @@ class Tasks(RuleBasedStateMachine):
 
 TestTasks = Tasks.TestCase
 TestTasks.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=40,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
 )

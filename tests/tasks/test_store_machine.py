@@ -12,6 +12,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from task_model import Job, Model
+from tiers import examples
 
 from pagequeue.errors import NothingReceived, Stale
 from pagequeue.tasks import NewTask, TaskStore
@@ -216,7 +217,7 @@ class Stores(RuleBasedStateMachine):
 
 TestStores = Stores.TestCase
 TestStores.settings = settings(
-    max_examples=25,
+    max_examples=examples(25),
     stateful_step_count=30,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # shrinking these takes minutes
 )

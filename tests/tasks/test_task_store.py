@@ -464,6 +464,7 @@ WRONG: list[tuple[Callable[[TaskStore], object], type[Exception]]] = [
 ]
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize(("call", "error"), WRONG)
 def test_wrong_arguments_are_refused_and_no_entry_is_written(
     opened: Callable[..., TaskStore],

@@ -88,6 +88,7 @@ class Cancelled:
         return self.seen
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("seed", range(25))
 def test_cancellation_loses_and_duplicates_no_message(
     queue: Queue, run: Callable[..., Any], seed: int

@@ -127,6 +127,7 @@ def test_full_group_is_waited_for(queue: Queue) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.quick_each(5)
 @pytest.mark.parametrize("seed", range(10))
 def test_cancelled_claim_has_claimed_no_message(
     queue: Queue, run: Callable[..., Any], seed: int
