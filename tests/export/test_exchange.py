@@ -18,7 +18,7 @@ import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import HERE, SMALL
-from tiers import examples, slow_but
+from tiers import examples
 
 from pagequeue import DiskFull, InvalidOption, OutputExists, Queue
 from pagequeue.cli import main

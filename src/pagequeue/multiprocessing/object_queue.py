@@ -221,8 +221,13 @@ def _private_directory(path: str, made: Identity) -> Directory:
 
 
 def _group(queue: Queue, unfinished_max: int) -> Group:
-    """Open the group; an existing one keeps its capacity."""
+    """Open the group; an existing one keeps its capacity.
+
+    What comes back is got at once and before all others, however often: no object is a dead letter.
+    """
     try:
-        return queue.group(GROUP, lease=FOR_EVER, capacity=unfinished_max)
+        return queue.group(
+            GROUP, lease=FOR_EVER, max_deliveries=None, backoff=None, capacity=unfinished_max
+        )
     except errors.UsageError:
-        return queue.group(GROUP, lease=FOR_EVER)
+        return queue.group(GROUP, lease=FOR_EVER, max_deliveries=None, backoff=None)
