@@ -85,7 +85,7 @@ def test_rows_that_never_fit_are_refused_and_no_page_is_dropped_for_them(
 
 
 BUSY: dict[str, dict[str, Any]] = {
-    "ring": {"ring": 4 * PAGE_BYTES},
+    "ring": {"ring": 6 * PAGE_BYTES},
     "few pages": {"retention": Retention(max_bytes=3 * PAGE_BYTES), "on_full": "drop_oldest"},
     "any": {},
 }
