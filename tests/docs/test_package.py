@@ -100,6 +100,7 @@ def test_sdist_has_all_files(project: Path, tmp_path: Path) -> None:
     assert {name for name in names - files if name.endswith((".so", ".pyc", ".c"))} == set()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_wheel_for_a_free_threaded_python_is_for_one_version(project: Path, tmp_path: Path) -> None:
     """Up to 3.14 it has no stable ABI; here an ordinary Python says that it is one."""

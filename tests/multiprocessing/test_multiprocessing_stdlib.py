@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import stdlib_queues
+from stdlib_queues import METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -50,7 +51,9 @@ def test_a_list_that_is_not_the_truth_is_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", stdlib_queues.METHODS)
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(name, marks=pytest.mark.nightly) for name in METHODS[1:])]
+)
 def test_cpythons_own_tests_pass_but_those_in_the_docs(method: str) -> None:
     """Only the import is changed: what fails is what architecture.md lists, no more, no less."""
     if importlib.util.find_spec(stdlib_queues.TESTS) is None:

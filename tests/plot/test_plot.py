@@ -59,6 +59,7 @@ def test_any_queue_has_a_picture(tmp_path: Path, times: tuple[int, ...], capsys:
     assert height > 700
 
 
+@pytest.mark.slow
 def test_latency_adds_a_panel(tmp_path: Path, capsys: Capture) -> None:
     """With its figures; also if no message matches."""
     first = make(tmp_path / "a", *range(0, 1000, 10))
@@ -138,6 +139,7 @@ def test_missing_extra_and_existing_file_are_errors(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize(
     ("name", "begins"), [("q.svg", b"<?xml"), ("q.PDF", b"%PDF-"), ("q.png", PNG)]
 )

@@ -48,6 +48,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, profile: Any) -> Any:  # noqa: ANN401
     return kept
 
 
+@pytest.mark.slow
 def test_picture_names_the_queues_with_most_messages_and_counts_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

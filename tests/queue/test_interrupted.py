@@ -42,6 +42,7 @@ def alarms() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alarms")
 def test_handler_that_sends_in_the_middle_of_a_roll_loses_no_message(tmp_path: Path) -> None:
     """I1, I10: the interrupted roll finds that another one completed first."""

@@ -356,6 +356,7 @@ def came_in(point: int, do: Callable[[], object], handler: Callable[[], object])
     return left < 0
 
 
+@pytest.mark.slow
 def test_signal_handler_that_seeks_may_come_in_anywhere(queue: Queue) -> None:
     """What the interrupted seek had begun to change is another thing then."""
     pages = queue._store.pages
