@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 from support import SMALL, flip
 
-from pagequeue import Queue, errors, repair_queue, salvage_queue, verify_queue
+from pagequeue import Queue, _core, errors, repair_queue, salvage_queue, verify_queue
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.meta.manifest import VERSION, Manifest
 from stress import no_record_is_misread as campaign
@@ -59,6 +60,37 @@ def test_a_damaged_entry_is_found_and_removed(entry: Path) -> None:
     assert report.ok
     assert any(entry.name in action for action in report.actions)
     assert done(entry.parent) is None
+
+
+def test_an_entry_of_another_queue_is_refused(entry: Path, tmp_path: Path) -> None:
+    """It tells which pieces are published, of a queue that has other messages."""
+    with Queue(tmp_path / "other", page_bytes=SMALL) as queue:
+        queue.producer().send_many([b"c", b"d"])
+    strange = tmp_path / "other" / entry.name
+    strange.write_bytes(entry.read_bytes())
+    strange.chmod(0o600)
+    with pytest.raises(errors.CorruptMeta, match="repair the queue, which removes it") as caught:
+        done(tmp_path / "other")
+    assert caught.value.reason == "another queue's"
+    assert [problem.file for problem in verify_queue(strange.parent).problems] == [str(strange)]
+    assert repair_queue(strange.parent).ok
+    assert done(strange.parent) is None
+
+
+def test_an_entry_without_the_queue_is_read_as_before(entry: Path) -> None:
+    """Entries that were written earlier do not name it."""
+    record = json.loads(entry.read_bytes()[8:])
+    assert record.pop("queue") == entry_queue_id(entry)
+    text = json.dumps(record, sort_keys=True).encode()
+    entry.write_bytes(f"{_core.crc32c(text):08x}".encode() + text)
+    assert verify_queue(entry.parent).ok
+    assert done(entry.parent) == range(2)
+
+
+def entry_queue_id(entry: Path) -> str:
+    """Return the id of the queue that an entry is next to, in hexadecimal."""
+    with Queue(entry.parent, read_only=True) as queue:
+        return queue._store.meta.queue_id.hex()
 
 
 def test_a_manifest_with_appended_bytes_is_named_and_its_messages_are_saved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -130,6 +131,52 @@ def test_messages_that_would_be_missing_are_an_error(tmp_path: Path) -> None:
             with pytest.raises(errors.SequenceOutOfRange, match=match):
                 publisher.publish(staged, is_gapless=True)
     assert numbers(table) == list(range(50, 170))
+
+
+@pytest.mark.parametrize("first", [0, 50, 100])
+def test_a_queue_that_was_made_anew_is_no_part_of_the_table(tmp_path: Path, first: int) -> None:
+    """By name and sequences its messages are archived already, or follow; they are others."""
+    table = tmp_path / "table"
+    with Publisher(str(table)) as publisher:
+        stage(staged := publisher.staging(), "q", 0, 100)
+        publisher.publish(staged, {"q": "one", "other": "two"}, is_gapless=True)
+    ids = json.loads(Path(table_layout.work_path(str(table), "queues.json")).read_text())
+    assert ids == {"q": "one"}
+    with Publisher(str(table)) as publisher:
+        for name in ("q", "more"):
+            stage(staged := publisher.staging(), name, first, 150)
+            if name == "more":
+                publisher.publish(staged, {name: "three"})
+                continue
+            with pytest.raises(errors.QueueReplaced, match="to another table") as caught:
+                publisher.publish(staged, {name: "another"}, is_gapless=True)
+            assert (caught.value.queue_id, caught.value.found_id) == ("one", "another")
+        publisher.publish(staged, {"q": "one"})
+    assert [n for name, n, _, _ in rows(table) if name == "q"] == list(range(100))
+
+
+def test_a_table_without_ids_gets_them(tmp_path: Path) -> None:
+    """It was made before tables had them; an id without messages does not count."""
+    table = tmp_path / "table"
+    publish(table, 0, 100)
+    path = Path(table_layout.work_path(str(table), "queues.json"))
+    assert not path.exists()
+    with Publisher(str(table)) as publisher:
+        stage(staged := publisher.staging(), "q", 100, 120)
+        publisher.publish(staged, {"q": "one"}, is_gapless=True)
+        stage(staged := publisher.staging(), "new", 0, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("pagequeue.spark.pipeline.publish.sync_all", dies)
+            with pytest.raises(KilledError):
+                publisher.publish(staged, {"new": "before"})
+    with Publisher(str(table)) as publisher:
+        stage(staged := publisher.staging(), "new", 0, 1)
+        publisher.publish(staged, {"new": "after"})
+    assert json.loads(path.read_text()) == {"q": "one", "new": "after"}
+    path.write_text("[")
+    with pytest.raises(errors.CorruptMeta, match="or remove it"):
+        Publisher(str(table))
+    assert numbers(table) == sorted([*range(120), 0])
 
 
 def test_one_archiver_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,6 +460,21 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
 
 
 # --- with Spark -----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_an_archive_knows_which_queue_it_has(spark: SparkSession, tmp_path: Path) -> None:
+    """A queue that was made anew: by the checkpoint, and with a new one by the table."""
+    path, table = tmp_path / "q", tmp_path / "table"
+    send(path, 0, 30)
+    archive(spark, path, table, compact=False)
+    for count in (10, 50):
+        shutil.rmtree(path)
+        send(path, 0, count)
+        for options in ({}, {"checkpoint": tmp_path / f"checkpoint-{count}"}):
+            with pytest.raises(errors.QueueReplaced, match="is of queue"):
+                archive(spark, path, table, compact=False, **options)
+    assert numbers(table) == list(range(30))
 
 
 @pytest.mark.spark

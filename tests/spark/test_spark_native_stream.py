@@ -281,7 +281,8 @@ def test_a_query_whose_rows_are_shuffled_leaves_no_thread(
     writer = stream.repartition(2).writeStream.foreachBatch(count)
     writer.trigger(availableNow=True).start().awaitTermination()
     assert sizes == [1] * 6
-    assert threads_after(before) <= before
+    may = before + 1  # of the JVM's finalizer, once it has collected an object of py4j
+    assert threads_after(may) <= may
 
 
 @pytest.mark.slow
@@ -353,11 +354,11 @@ def test_damage_ends_a_query_with_the_same_error(spark: SparkSession, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["Expired", "SequenceOutOfRange", "QueueNotFound"])
+@pytest.mark.parametrize("case", ["Expired", "shorter", "longer", "QueueNotFound"])
 def test_what_became_of_a_queue_is_the_same_error(
     spark: SparkSession, tmp_path: Path, case: str
 ) -> None:
-    """Retention was faster, the queue is an older one, or it is gone."""
+    """Retention was faster, the queue was made anew, or it is gone; whatever the trigger."""
     path = fill(tmp_path / "q", 100)
     for reader in OTHER:
         run(spark, path, tmp_path / f"check-{reader}", reader, Sink())
@@ -369,20 +370,17 @@ def test_what_became_of_a_queue_is_the_same_error(
             queue.trim()
     else:
         shutil.rmtree(path)
-        if case == "SequenceOutOfRange":
-            fill(path, 5)
+        if case != "QueueNotFound":
+            fill(path, {"shorter": 5, "longer": 200}[case])
     found = _verdicts(spark, path, tmp_path)
-    if case == "SequenceOutOfRange":  # AvailableNow ends before its offset: nothing to read
+    assert found["native"] is not None
+    if case in {"shorter", "longer"}:
+        case = "QueueReplaced"
         stream = pages.read_stream(spark, path, reader="native")
         query = start(stream, tmp_path / "check-native", Sink(), processingTime="0 seconds")
-        told = verdict(query.processAllAvailable)
+        assert verdict(query.processAllAvailable) == found["native"]
         query.stop()
-        assert found == dict.fromkeys(OTHER)
-        assert told is not None
-        assert (told.kind, told.attributes["tail_sequence"]) == (case, 5)
-        return
     assert found["native"] == found["python"]
-    assert found["native"] is not None
     assert found["native"].kind == case
 
 

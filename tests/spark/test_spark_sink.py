@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -329,14 +330,36 @@ def test_batch_that_is_repeated_is_published_once(tmp_path: Path) -> None:
     """A driver that died after its commit asks again, with the files of new tasks."""
     given = _words(tmp_path / "q")
     schema = json.dumps({"type": "struct", "fields": [_field("payload", "string")]})
-    base = sinks.sink_answer(f"stream\n\n{given}\n{schema}\nfalse\n0 -1 0", "")
+    told = sinks.sink_answer(f"stream\n\n{given}\n{schema}\nfalse\n0 -1 0", "")
+    target, base, _ = told.split("\n")
     for turn in range(2):
         line = _rows(base, "query-7", f"{turn}", [b"one", b"two"])
-        sinks.sink_answer(f"commit batch\n\n{given}\nquery 7\n{line}", "")
+        sinks.sink_answer(f"commit batch\n\n{given}\n{target}\nquery 7\n{line}", "")
     assert [payload for _, payload in messages(tmp_path / "q")] == [b"one", b"two"]
     _rows(base, "query-8", "left", [b"three"])
-    sinks.sink_answer(f"abort batch\n\n{given}\nquery 8", "")
+    sinks.sink_answer(f"abort batch\n\n{given}\n{target}\nquery 8", "")
     assert [payload for _, payload in messages(tmp_path / "q")] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("how", ["removed", "made anew"])
+def test_rows_for_a_queue_that_is_gone_go_to_no_other_one(tmp_path: Path, how: str) -> None:
+    """The queue is that of the time when the write began, for tables and for streams."""
+    path = tmp_path / "q"
+    given = _words(path)
+    schema = json.dumps({"type": "struct", "fields": [_field("payload", "string")]})
+    told = sinks.sink_answer(f"stream\n\n{given}\n{schema}\nfalse\n0 -1 0", "")
+    target, base, _ = told.split("\n")
+    line = _rows(base, "query-7", "0", [b"one"])
+    shutil.rmtree(path)
+    if how == "made anew":
+        Queue(path).close()
+    for verb, work in (("commit batch", "query 7"), ("commit table", "job")):
+        with pytest.raises(errors.QueueReplaced, match="write again"):
+            sinks.sink_answer(f"{verb}\n\n{given}\n{target}\n{work}\n{line}", "")
+    assert path.exists() == (how == "made anew")
+    if how == "made anew":
+        with Queue(path) as queue:
+            assert not len(queue)
 
 
 def test_changed_file_publishes_no_row(tmp_path: Path) -> None:

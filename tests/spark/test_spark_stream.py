@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pagequeue import spark as pages
 from pagequeue.spark.columns import Table, schema_of
 from pagequeue.spark.options import read_options
-from pagequeue.spark.streaming import StreamReader
+from pagequeue.spark.path_glob import id_of
+from pagequeue.spark.streaming import StreamReader, marks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from pagequeue.spark.streaming import Offsets
 
 pytestmark = pytest.mark.spark
 PAGE_BYTES = 4096
@@ -102,7 +106,8 @@ def test_a_stream_copies_all_and_resumes_at_its_checkpoint(
     offsets = sorted(
         (tmp_path / "check" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)
     )
-    assert json.loads(offsets[-1].read_text().splitlines()[-1]) == {str(tmp_path / "q"): 300}
+    last = json.loads(offsets[-1].read_text().splitlines()[-1])
+    assert last == {str(tmp_path / "q"): {"sequence": 300, "id": id_at(tmp_path / "q")}}
 
 
 @pytest.mark.slow
@@ -244,6 +249,18 @@ def reader(path: Path, **options: object) -> StreamReader:
     return StreamReader(read_options(given, streaming=True), Table(schema_of()))
 
 
+def id_at(path: Path) -> str:
+    """Return the id of a queue."""
+    with Queue(path, read_only=True) as queue:
+        return id_of(queue)
+
+
+def sequences(offsets: Offsets) -> dict[str, int]:
+    """Return the sequences that offsets have; each has the id of the queue that is there."""
+    assert all(offset["id"] == id_at(Path(name)) for name, offset in offsets.items())
+    return {name: offset["sequence"] for name, offset in offsets.items()}
+
+
 def test_a_query_begins_at_its_starting_offset(tmp_path: Path) -> None:
     """The earliest message, the next to come, or the first that is not older than a time."""
     clock = iter(range(1000, 9999, 10))
@@ -253,9 +270,9 @@ def test_a_query_begins_at_its_starting_offset(tmp_path: Path) -> None:
                 producer.send(b"%d" % number)
         third = list(queue.replay())[3].timestamp
     name = str(tmp_path / "q")
-    assert reader(tmp_path / "q").initialOffset() == {name: 0}
-    assert reader(tmp_path / "q", startingOffsets="latest").initialOffset() == {name: 10}
-    assert reader(tmp_path / "q", startingOffsets=third).initialOffset() == {name: 3}
+    assert sequences(reader(tmp_path / "q").initialOffset()) == {name: 0}
+    assert sequences(reader(tmp_path / "q", startingOffsets="latest").initialOffset()) == {name: 10}
+    assert sequences(reader(tmp_path / "q", startingOffsets=third).initialOffset()) == {name: 3}
 
 
 def test_messages_that_are_not_durable_are_read_later(tmp_path: Path) -> None:
@@ -266,15 +283,17 @@ def test_messages_that_are_not_durable_are_read_later(tmp_path: Path) -> None:
         producer.flush()
         producer.send(b"c")
         stream = reader(path, durableOnly="true")
-        assert stream.reportLatestOffset() == {name: 2}
-        assert stream.latestOffset({name: 0}, ReadAllAvailable()) == {name: 2}
-        assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 2}
-        assert stream.latestOffset({name: 3}, ReadAllAvailable()) == {name: 3}, "read without it"
+        assert sequences(stream.reportLatestOffset()) == {name: 2}
+        assert sequences(stream.latestOffset({name: 0}, ReadAllAvailable())) == {name: 2}
+        assert sequences(stream.latestOffset({name: 2}, ReadAllAvailable())) == {name: 2}
+        assert sequences(stream.latestOffset({name: 3}, ReadAllAvailable())) == {name: 3}, (
+            "read without it"
+        )
         latest = reader(path, durableOnly="true", startingOffsets="latest")
-        assert latest.initialOffset() == {name: 2}
-        assert reader(path).reportLatestOffset() == {name: 3}
+        assert sequences(latest.initialOffset()) == {name: 2}
+        assert sequences(reader(path).reportLatestOffset()) == {name: 3}
         producer.flush()
-        assert stream.latestOffset({name: 2}, ReadAllAvailable()) == {name: 3}
+        assert sequences(stream.latestOffset({name: 2}, ReadAllAvailable())) == {name: 3}
 
 
 def test_a_queue_emptied_by_retention_is_skipped(tmp_path: Path) -> None:
@@ -287,8 +306,8 @@ def test_a_queue_emptied_by_retention_is_skipped(tmp_path: Path) -> None:
         queue.trim()
         assert queue.head_sequence == queue.tail_sequence == 1
     stream = reader(path, onExpired="skip", maxRecordsPerTrigger=5)
-    assert stream.latestOffset({name: 0}, ReadMaxRows(5)) == {name: 1}
-    assert stream.latestOffset({name: 1}, ReadMaxRows(5)) == {name: 1}
+    assert sequences(stream.latestOffset({name: 0}, ReadMaxRows(5))) == {name: 1}
+    assert sequences(stream.latestOffset({name: 1}, ReadMaxRows(5))) == {name: 1}
 
 
 def test_limits_bound_a_micro_batch(tmp_path: Path) -> None:
@@ -299,18 +318,20 @@ def test_limits_bound_a_micro_batch(tmp_path: Path) -> None:
     start = dict.fromkeys(names, 0)
     by_rows = reader(tmp_path / "*", maxRecordsPerTrigger=65)
     assert by_rows.getDefaultReadLimit() == ReadMaxRows(65)
-    end = by_rows.latestOffset(start, ReadMaxRows(65))
+    end = sequences(by_rows.latestOffset(start, ReadMaxRows(65)))
     assert end == dict(zip(names, (5, 30, 30), strict=True))
     by_bytes = reader(tmp_path / "*", maxBytesPerTrigger=12_000)
     assert by_bytes.getDefaultReadLimit() == ReadMaxBytes(12_000)
-    end = by_bytes.latestOffset(start, ReadMaxBytes(12_000))
+    end = sequences(by_bytes.latestOffset(start, ReadMaxBytes(12_000)))
     assert end[names[0]] == 5
     assert 80 <= sum(end.values()) <= 100
-    assert reader(tmp_path / "*", maxBytesPerTrigger=1).latestOffset(start, ReadMaxBytes(1)) == {
+    assert sequences(
+        reader(tmp_path / "*", maxBytesPerTrigger=1).latestOffset(start, ReadMaxBytes(1))
+    ) == {
         **start,
         names[0]: 1,
     }
-    everything = by_rows.latestOffset(start, ReadAllAvailable())
+    everything = sequences(by_rows.latestOffset(start, ReadAllAvailable()))
     assert everything == dict(zip(names, (5, 100, 100), strict=True))
 
 
@@ -332,7 +353,7 @@ def test_every_offset_is_reached_step_by_step(tmp_path: Path) -> None:
         rows += batch
         offset = end
     assert rows == 31
-    assert offset == {
+    assert sequences(offset) == {
         str(tmp_path / name): count for name, count in (("a", 7), ("b", 23), ("c", 1))
     }
 
@@ -347,9 +368,9 @@ def test_a_queue_that_is_being_created_is_read_later(tmp_path: Path) -> None:
     (tmp_path / "q2" / name).write_bytes((tmp_path / "q1" / name).read_bytes())
     name = str(tmp_path / "q1")
     stream = reader(tmp_path / "q*")
-    assert stream.initialOffset() == {name: 0}
-    assert stream.reportLatestOffset() == {name: 1}
-    assert stream.latestOffset({name: 0}, ReadAllAvailable()) == {name: 1}
+    assert sequences(stream.initialOffset()) == {name: 0}
+    assert sequences(stream.reportLatestOffset()) == {name: 1}
+    assert sequences(stream.latestOffset({name: 0}, ReadAllAvailable())) == {name: 1}
     with pytest.raises(errors.QueueNotFound):
         reader(tmp_path / "q2").initialOffset()
 
@@ -369,11 +390,109 @@ def test_a_queue_that_joins_has_no_field_in_place_of_our_column(tmp_path: Path) 
         stream.partitions({names[1]: 0}, {names[1]: 1})
 
 
-def test_a_replaced_queue_is_refused(tmp_path: Path) -> None:
+def old(offsets: Offsets) -> Offsets:
+    """Return offsets as they were before they had ids."""
+    return sequences(offsets)
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+@pytest.mark.parametrize("count", [1, 9])
+def test_a_queue_that_was_made_anew_is_refused(
+    tmp_path: Path, count: int, available_now: bool
+) -> None:
+    """It has the same sequences, and other messages: the first ones would be missing."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    path = tmp_path / "q"
+    send(path, *numbers(0, 5))
+    start = reader(path, startingOffsets="latest").initialOffset()
+    before = id_at(path)
+    shutil.rmtree(path)
+    send(path, *numbers(0, count))
+    stream = reader(path)
+    if available_now:
+        stream.prepareForTriggerAvailableNow()
+    with pytest.raises(errors.QueueReplaced, match="new checkpoint") as caught:
+        stream.latestOffset(start, ReadAllAvailable())
+    assert (caught.value.queue_id, caught.value.found_id) == (before, id_at(path))
+    end = {str(path): {"sequence": 6, "id": before}}
+    with pytest.raises(errors.QueueReplaced):  # planned before it was made anew
+        stream.partitions(start, end)
+
+
+def test_a_queue_is_told_from_another_one_between_planning_and_reading(tmp_path: Path) -> None:
+    """A task opens the queue after the driver did, for an old checkpoint too."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    path, name = tmp_path / "q", str(tmp_path / "q")
+    send(path, *numbers(0, 5))
+    stream = reader(path)
+    (part,) = stream.partitions({name: 0}, {name: 5})
+    shutil.rmtree(path)
+    send(path, *numbers(0, 5))
+    with pytest.raises(errors.QueueReplaced):
+        list(stream.read(part))
+
+
+def test_the_consumer_of_a_stream_is_of_the_queue_of_its_checkpoint(tmp_path: Path) -> None:
+    """Acknowledging in another queue would have retention take what nobody read."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    path = tmp_path / "q"
+    send(path, *numbers(0, 5))
+    stream = reader(path, consumer="spark")
+    mark = marks_of(reader(path).initialOffset())
+    shutil.rmtree(path)
+    send(path, *numbers(0, 5))
+    with pytest.raises(errors.QueueReplaced):
+        stream._keep(mark)
+    with Queue(path) as queue:
+        assert not queue.consumers()
+
+
+def test_a_checkpoint_without_ids_goes_on_and_gets_them(tmp_path: Path) -> None:
+    """Before, offsets were sequences alone."""
+    path, name = tmp_path / "q", str(tmp_path / "q")
+    send(path, *numbers(0, 9))
+    stream = reader(path)
+    end = stream.latestOffset({name: 4}, ReadAllAvailable())
+    assert sequences(end) == {name: 9}
+    (part,) = stream.partitions({name: 4}, end)
+    assert sum(batch.num_rows for batch in stream.read(part)) == 5
+    (part,) = stream.partitions({name: 4}, old(end))
+    assert sum(batch.num_rows for batch in stream.read(part)) == 5
+
+
+@pytest.mark.parametrize("offset", ["13", None, {"id": "0"}, {"sequence": "1"}, True])
+def test_what_is_no_offset_is_refused(tmp_path: Path, offset: object) -> None:
+    """Of another source, or of a version that comes later."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    send(tmp_path / "q", b"one")
+    with pytest.raises(errors.InvalidOption, match="new checkpoint"):
+        reader(tmp_path / "q").latestOffset({str(tmp_path / "q"): offset}, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_an_older_queue_is_refused(tmp_path: Path, available_now: bool) -> None:
     """An offset past the tail is not one of this queue."""
     from pagequeue import errors  # noqa: PLC0415 - used here only
 
     send(tmp_path / "q", b"one")
     stream = reader(tmp_path / "q")
+    if available_now:
+        stream.prepareForTriggerAvailableNow()
     with pytest.raises(errors.SequenceOutOfRange, match="new checkpoint"):
         stream.latestOffset({str(tmp_path / "q"): 5}, ReadAllAvailable())
+
+
+def test_a_relative_path_is_that_of_the_time_when_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that changes its directory reads on in the same queue."""
+    send(tmp_path / "q", b"one")
+    monkeypatch.chdir(tmp_path)
+    stream = reader(Path("q"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert sequences(stream.initialOffset()) == {str(tmp_path / "q"): 0}

@@ -35,9 +35,10 @@ def staged_directory(
     """Return a queue's staging directory for rows and pages; create it if missing.
 
     Raises:
-        UnsafePath: it is a link, or belongs to another user.
+        UnsafePath: it is a link, or belongs to another user. QueueNotFound: the queue's own
+            directory is missing, which only opening it makes.
     """
-    queue = Directory(path, create=True, durable=False, file_mode=file_mode, trust=trust)
+    queue = Directory(path, create=False, file_mode=file_mode, trust=trust)
     try:
         folder = open_staged(queue, prefix)
     finally:

@@ -286,7 +286,7 @@ class _Repair:
         self._special_indexes()
         self._single_names(meta)
         self._cut_appended(meta)
-        for name in damaged(self.folder, self.prefix):
+        for name in damaged(self.folder, self.prefix, meta.queue_id):
             self.folder.remove(name)
             self.report.did(f"removed {name}: find out by hand what its writer published last")
         pages = PageRepair(self.folder, self.prefix, meta, self.report.did, self._inspect)

@@ -207,7 +207,8 @@ class _Verification:
             if self._chain is not None:
                 self._break(self.last, None, self._chain.sequence, NO_FRAGMENTS)
         self._check_marked()
-        for error in damaged(self.found.folder, self.found.prefix).values():
+        found = self.found
+        for error in damaged(found.folder, found.prefix, self.meta.queue_id).values():
             self.report.problems.append(problem_of(error))
         self._check_past_tail()
         self._forget_retired()

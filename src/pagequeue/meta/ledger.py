@@ -30,6 +30,8 @@ STAGED: Final = "-staged"
 """
 LOCK: Final = "lock"
 """In that directory: the lock file of publishers."""
+QUEUE: Final = "queue"
+"""In an entry or a record: the id of the queue, in hexadecimal."""
 DROPPED: Final = "dropped"
 """In an entry: one past the highest piece that it does not list any more."""
 KEPT: Final = 16
@@ -75,11 +77,18 @@ def entry_of(name: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
 
 
-def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
+def read_record(
+    folder: Directory, name: str, queue_id: bytes | None = None
+) -> dict[str, Any] | None:
     """Return a decoded record or entry; None: it is missing.
 
+    Args:
+        folder: of the queue.
+        name: of the record.
+        queue_id: of the queue; None: the one that the directory is known to have.
+
     Raises:
-        CorruptMeta: it is damaged.
+        CorruptMeta: it is damaged, or of another queue.
         NewerFormat: a newer version wrote it.
     """
     if not folder.exists(name):
@@ -105,6 +114,9 @@ def read_record(folder: Directory, name: str) -> dict[str, Any] | None:
             version=_number(record.get("version")),
             remedy="upgrade pagequeue",
         )
+    own = folder.queue_id if queue_id is None else queue_id.hex()
+    if own is not None and record.get(QUEUE, own) != own:  # before, records did not name it
+        raise nonsense(path, "another queue's")
     if not are_numbers([record.get(DROPPED, 0)]):
         raise nonsense(path, "no entry of a writer")
     pieces = [record.get("unsure", [0, 0, 0]), *_list(record.get("done"))]
@@ -166,7 +178,8 @@ def write_record(
     Raises:
         DiskFull, SystemLimit: the one before stays. What `sync` raises.
     """
-    text = json.dumps({"version": VERSION, **record}, sort_keys=True).encode()
+    own = {} if folder.queue_id is None else {QUEUE: folder.queue_id}
+    text = json.dumps({"version": VERSION, **record, **own}, sort_keys=True).encode()
     data = f"{_core.crc32c(text):08x}".encode() + text
     folder.make(name, data, size_bytes=len(data), synced=synced)
     (sync or folder.sync_entries)()
@@ -224,14 +237,14 @@ def unsure(record: dict[str, Any]) -> dict[str, Any]:
     return {"writer": record["writer"], "done": done, "unsure": last, DROPPED: _begin(record)}
 
 
-def damaged(folder: Directory, prefix: str) -> dict[str, errors.CorruptMeta]:
-    """Return the errors of damaged entries, and of a batch's record, by their names."""
+def damaged(folder: Directory, prefix: str, queue_id: bytes) -> dict[str, errors.CorruptMeta]:
+    """Return the errors of invalid entries, and of a batch's record, by their names."""
     pattern = re.compile(re.escape(published_name(prefix, "")) + r"[0-9a-f]{32}")
     found = {}
     for name in sorted(folder.names()):
         if name == sending_name(prefix) or pattern.fullmatch(name):
             try:
-                read_record(folder, name)
+                read_record(folder, name, queue_id)
             except errors.CorruptMeta as error:
                 found[name] = error
             except errors.PageQueueError:

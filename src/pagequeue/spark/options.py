@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -205,14 +206,18 @@ def _paths(given: _Given) -> tuple[str, ...]:
     """Return the paths; several arrive as JSON."""
     text = given.text("paths")
     paths = json.loads(text) if text is not None else [given.text("path")]
-    found = tuple(_local(path) for path in paths if path)
+    found = tuple(_absolute(path) for path in paths if path)
     if not found:
         raise errors.InvalidOption("no path: give the queue's directory, or a glob, to load()")
     return found
 
 
-def _local(path: str) -> str:
-    return "/" + path.removeprefix("file:").lstrip("/") if path.startswith("file:/") else path
+def _absolute(path: str) -> str:
+    """Return a path that stays the same when the program changes its current directory."""
+    if path.startswith("file:/"):
+        return "/" + path.removeprefix("file:").lstrip("/")
+    here = os.getcwd()
+    return path if glob.has_magic(here) else os.path.join(here, path)
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -279,7 +284,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
             "no path: give the queue's directory to save(), or to option('path', ...) of a stream"
         )
     return WriteOptions(
-        path=_local(path),
+        path=_absolute(path),
         prefix=options.text("prefix") or "queue",
         trust=options.trust(),
         page_bytes=options.parsed("pageBytes", _counted),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pagequeue import errors
 from pagequeue import format as fmt
-from pagequeue.meta.all_meta import read_all_meta
+from pagequeue.meta.all_meta import another_queue, read_all_meta
 from pagequeue.queue.queue import Queue, internals
 from pagequeue.system.directory import Directory
 from pagequeue.system.trust import trusted
@@ -54,17 +54,13 @@ class Found(NamedTuple):
         """Open it to read: no byte is written, no producer ever waits for it.
 
         Raises:
-            QueueNotFound: it is not there, or another queue is in its place.
+            QueueNotFound: it is not there. QueueReplaced: another queue is in its place.
         """
         queue = Queue(self.directory, prefix=self.prefix, read_only=True, trust=self.trust)
-        if self.queue_id and id_of(queue) != self.queue_id:
+        if self.queue_id and (found := id_of(queue)) != self.queue_id:
             queue.close()
-            raise errors.QueueNotFound(
-                "another queue is in the place of the one that was here when the frame was first "
-                "used",
-                path=self.directory,
-                remedy="read again",
-            )
+            remedy = "read again; a stream needs a new checkpoint"
+            raise another_queue(self.directory, "what was planned", self.queue_id, found, remedy)
         return queue
 
     def known(self, queue: Queue) -> Found:

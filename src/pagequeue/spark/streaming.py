@@ -1,5 +1,8 @@
-"""The streaming read: offsets are sequences, one for each queue, by the queue's name.
+"""The streaming read: an offset is a sequence and a queue's id, for each queue, by its name.
 
+Checkpoints that were written before offsets had ids have sequences alone; they get the ids of the
+queues that are there when the query continues. A queue that was removed and made again is another
+one: its messages have the same sequences, so a query would go on in the middle of it.
 A queue that appears later joins at its head: first its offset alone, in a micro-batch without its
 rows, so that every row lies between two offsets that a checkpoint holds, and a restart reads
 exactly the same. With a consumer's name progress is acknowledged, and retention waits for it; only
@@ -9,7 +12,8 @@ checkpoint of one reader is one of the other.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
@@ -21,7 +25,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pagequeue import errors
-from pagequeue.queue.queue import Queue, internals
+from pagequeue.meta.all_meta import another_queue
+from pagequeue.queue.queue import Queue, internals, opened_again
 from pagequeue.spark.error_text import noted
 from pagequeue.spark.path_glob import Found, end_of, find, open_each
 from pagequeue.spark.planning import Part, plan_ranges
@@ -37,7 +42,58 @@ if TYPE_CHECKING:
     from pagequeue.spark.options import ReadOptions
     from pagequeue.store.store import Store
 
-Offsets = dict[str, int]
+Offsets = dict[str, Any]
+"""As Spark keeps them, in JSON: of each queue `{"sequence": 13, "id": "..."}`, or 13 alone."""
+NEW_CHECKPOINT = (
+    "begin with a new checkpoint; or, where others match the same glob, move this queue to another "
+    "path, where it joins the stream from its head"
+)
+
+
+class Mark(NamedTuple):
+    """Where a query is in one queue.
+
+    Attributes:
+        sequence: of the next message.
+        queue_id: in hexadecimal; empty: the checkpoint does not tell it.
+    """
+
+    sequence: int
+    queue_id: str
+
+
+Marks = dict[str, Mark]
+
+
+def marks_of(offsets: Offsets) -> Marks:
+    """Return what offsets mean.
+
+    Raises:
+        InvalidOption: they are not offsets of this source.
+    """
+    return {name: _mark_of(name, offset) for name, offset in offsets.items()}
+
+
+def _mark_of(name: str, offset: object) -> Mark:
+    if type(offset) is int:
+        return Mark(offset, "")
+    if isinstance(offset, dict):
+        sequence, queue_id = offset.get("sequence"), offset.get("id", "")
+        if type(sequence) is int and isinstance(queue_id, str):
+            return Mark(sequence, queue_id)
+    raise errors.InvalidOption(
+        f"the checkpoint has the offset {offset!r}, which is none of this source",
+        path=name,
+        remedy="begin with a new checkpoint",
+    )
+
+
+def offsets_of(marks: Marks) -> Offsets:
+    """Return marks as Spark keeps them."""
+    return {
+        name: {"sequence": mark.sequence, "id": mark.queue_id} if mark.queue_id else mark.sequence
+        for name, mark in marks.items()
+    }
 
 
 class StreamOffsets:
@@ -49,7 +105,7 @@ class StreamOffsets:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._target: Offsets | None = None  # of a query that ends
+        self._target: Marks | None = None  # of a query that ends
         self._kept: dict[str, tuple[Queue, Consumer]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,9 +116,9 @@ class StreamOffsets:
     def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return where a query begins that has no checkpoint."""
         each = open_each(self._options)
-        offsets = {found.name: self._start(queue) for found, queue in each}
-        self._keep(offsets)
-        return offsets
+        marks = {found.name: Mark(self._start(queue), found.queue_id) for found, queue in each}
+        self._keep(marks)
+        return offsets_of(marks)
 
     def _start(self, queue: Queue) -> int:
         starting = self._options.starting
@@ -74,7 +130,7 @@ class StreamOffsets:
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Store the end of a query with the trigger AvailableNow."""
-        self._target = self.reportLatestOffset()
+        self._target = marks_of(self.reportLatestOffset())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """Return the limit of a micro-batch that the options set."""
@@ -88,39 +144,52 @@ class StreamOffsets:
     def reportLatestOffset(self) -> Offsets:  # noqa: N802 - Spark's
         """Return where all queues end, as of now."""
         options = self._options
-        return {found.name: end_of(queue, options) for found, queue in open_each(options)}
+        each = open_each(options)
+        ends = {found.name: Mark(end_of(queue, options), found.queue_id) for found, queue in each}
+        return offsets_of(ends)
 
     @noted()
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - Spark's
         """Return where the next micro-batch ends."""
-        there: set[str] = set()
-        end = dict(start)
+        begin = marks_of(start)
+        end = dict(begin)
+        there: Marks = {}
         ready: list[tuple[Found, int, int]] = []
         for found, queue in open_each(self._options):
             stop = end_of(queue, self._options)
             name, tail, head = found.name, queue.tail_sequence, queue.head_sequence
-            there.add(name)
             if self._target is not None:
-                stop = min(stop, self._target.get(name, 0))
-            if name not in start:
+                stop = min(stop, self._target[name].sequence if name in self._target else 0)
+            if name not in begin:
                 if self._target is None or name in self._target:
-                    end[name] = head
+                    end[name] = there[name] = Mark(head, found.queue_id)
                 continue
-            self._check(found, start[name], tail, head)
-            first = max(start[name], head)
+            self._check(found, begin[name], tail, head)
+            first = max(begin[name].sequence, head)
+            there[name] = Mark(first, found.queue_id)
             if first < stop:
                 ready.append((found, first, stop))
-            elif start[name] < stop:
-                end[name] = stop  # retention took all of it, and that is to be skipped
-        self._keep({name: end[name] for name in there if name in end})
+            # Else retention took all of it, and that is to be skipped.
+            end[name] = Mark(max(begin[name].sequence, stop), found.queue_id)
+        self._keep(there)
         self.commit(start)  # what comes before it is done: else Spark would not have come here
-        limited = not isinstance(limit, ReadAllAvailable)
-        end.update(self._admitted(ready) if limited else {f.name: stop for f, _, stop in ready})
-        return end
+        if not isinstance(limit, ReadAllAvailable):
+            for name, stop in self._admitted(ready).items():
+                end[name] = end[name]._replace(sequence=stop)
+        return offsets_of(end)
 
-    def _check(self, found: Found, sequence: int, tail: int, head: int) -> None:
+    def _check(self, found: Found, mark: Mark, tail: int, head: int) -> None:
         """Raise if reading is unable to continue at the offset."""
-        if sequence > tail and self._target is None:
+        sequence = mark.sequence
+        if mark.queue_id not in {"", found.queue_id}:
+            raise another_queue(
+                found.directory,
+                f"the checkpoint, at message {sequence},",
+                mark.queue_id,
+                found.queue_id,
+                NEW_CHECKPOINT,
+            )
+        if sequence > tail:
             raise errors.SequenceOutOfRange(
                 f"the checkpoint is at message {sequence}, the queue ends at {tail}: it is another "
                 "queue, or an older copy; begin with a new checkpoint",
@@ -137,10 +206,10 @@ class StreamOffsets:
                 "continue",
             )
 
-    def _admitted(self, ready: list[tuple[Found, int, int]]) -> Offsets:
+    def _admitted(self, ready: list[tuple[Found, int, int]]) -> dict[str, int]:
         """Share what a micro-batch may have among the queues, the shortest first."""
         rows, room = self._options.records_max, self._options.bytes_max
-        ends: Offsets = {}
+        ends: dict[str, int] = {}
         waiting = sorted(ready, key=lambda item: item[2] - item[1])
         while waiting:
             found, first, end = waiting.pop(0)
@@ -166,40 +235,52 @@ class StreamOffsets:
             QueueNotFound: one of the queues is gone.
         """
         there = {found.name: found for found in find(self._options)}
+        begin = marks_of(start)
         ranges = []
-        for name, stop in end.items():
-            first = start.get(name, stop)
-            if first < stop:
+        for name, stop in marks_of(end).items():
+            first = begin.get(name, stop)
+            if first.sequence < stop.sequence:
                 if name not in there:
                     raise errors.QueueNotFound(
-                        f"messages {first} to {stop - 1} of this queue are to be read, and it is "
-                        "gone: put it back, or begin with a new checkpoint",
+                        f"messages {first.sequence} to {stop.sequence - 1} of this queue are to be "
+                        "read, and it is gone: put it back, or begin with a new checkpoint",
                         path=name,
                     )
-                ranges.append((there[name], first, stop))
+                found = there[name]._replace(queue_id=stop.queue_id or first.queue_id)
+                if not found.queue_id:  # all of the plan is about the one that is there now
+                    with found.open() as queue:
+                        found = found.known(queue)
+                ranges.append((found, first.sequence, stop.sequence))
         return ranges
 
     # --- acknowledging ----------------------------------------------------------------------------
 
-    def _keep(self, offsets: Offsets) -> None:
+    def _keep(self, marks: Marks) -> None:
         """Open the named consumers, so that retention waits from the beginning on."""
         name = self._options.consumer
         if name is None:
             return
         for found in find(self._options):
-            if found.name in offsets and found.name not in self._kept:
-                queue = Queue(found.directory, prefix=found.prefix, create=False, trust=found.trust)
+            if found.name in marks and found.name not in self._kept:
+                mark = marks[found.name]
+                queue = self._writable(found, mark.queue_id)
                 try:
-                    self._kept[found.name] = (queue, _consumer(queue, name, offsets[found.name]))
+                    self._kept[found.name] = (queue, _consumer(queue, name, mark.sequence))
                 except BaseException:
                     queue.close()
                     raise
 
+    def _writable(self, found: Found, queue_id: str) -> Queue:
+        """Open a queue to acknowledge in it; it was open before, to read."""
+        opened = partial(Queue, found.directory, prefix=found.prefix, trust=found.trust)
+        return opened_again(opened, bytes.fromhex(queue_id), "the checkpoint", NEW_CHECKPOINT)
+
     def commit(self, end: Offsets) -> None:
         """Acknowledge what is done with."""
+        marks = marks_of(end)
         for name, (_, consumer) in self._kept.items():
-            if end.get(name, 0) > consumer.acknowledged:  # type: ignore[attr-defined]
-                consumer.seek(sequence=end[name])
+            if name in marks and marks[name].sequence > consumer.acknowledged:  # type: ignore[attr-defined]
+                consumer.seek(sequence=marks[name].sequence)
 
     def stop(self) -> None:
         """Close the consumers; their positions stay."""

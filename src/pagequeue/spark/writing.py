@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
@@ -21,9 +23,9 @@ from pyspark.sql.types import BinaryType, LongType, StringType
 
 from pagequeue import errors
 from pagequeue.bulk.publisher import BulkPublisher
-from pagequeue.queue.queue import Queue, internals
+from pagequeue.queue.queue import Queue, internals, opened_again
 from pagequeue.spark.columns import PAYLOAD, TIME, own_name
-from pagequeue.spark.path_glob import Found
+from pagequeue.spark.path_glob import Found, id_of
 from pagequeue.spark.record_columns import fits, typed
 from pagequeue.spark.staging import Shape, Staged, StagedRows, begin, end, end_query, stage
 
@@ -41,6 +43,18 @@ LOCK_TIMEOUT: Final = 120.0
 QUERY: Final = "sql.streaming.queryId"
 BATCH: Final = "streaming.sql.batchId"
 """Local properties that Spark sets for the tasks of a micro-batch."""
+
+
+class Target(NamedTuple):
+    """The queue that a write was begun for.
+
+    Attributes:
+        directory: its absolute path.
+        queue_id: in hexadecimal.
+    """
+
+    directory: str
+    queue_id: str
 
 
 def shape_of(schema: StructType, dtype: np.dtype[np.void] | None) -> Shape:
@@ -87,8 +101,8 @@ def _check_fields(kinds: dict[str, DataType], others: set[str], dtype: np.dtype[
             )
 
 
-def prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Shape:
-    """Make the queue, or refuse it, before any task runs; return what the columns are.
+def prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> tuple[Shape, Target]:
+    """Make the queue, or refuse it, before any task runs; return what the columns are, and it.
 
     Raises:
         InvalidOption: the mode is overwrite, or the queue does not take these columns.
@@ -104,24 +118,37 @@ def prepare(options: WriteOptions, schema: StructType, *, overwrite: bool) -> Sh
     except errors.QueueNotFound:
         dtype = None
     shape = shape_of(schema, dtype)
-    _open(options).close()
-    return shape
+    with _open(options) as queue:
+        return shape, Target(queue.directory, id_of(queue))
 
 
-def _open(options: WriteOptions) -> Queue:
+def _open(options: WriteOptions, *, create: bool = True) -> Queue:
     return Queue(
         options.path,
         prefix=options.prefix,
-        page_bytes=options.page_bytes,
+        create=create,
+        page_bytes=options.page_bytes if create else None,
         trust=options.trust,
         lock_timeout=LOCK_TIMEOUT,
     )
 
 
-def publish_table(options: WriteOptions, job: str, staged: list[Staged]) -> None:
+def _again(options: WriteOptions, target: Target) -> Queue:
+    """Open the queue that was prepared, and no other one.
+
+    Raises:
+        QueueReplaced: it was removed, moved, or made again.
+    """
+    opened = partial(_open, replace(options, path=target.directory))
+    queue_id = bytes.fromhex(target.queue_id)
+    return opened_again(opened, queue_id, "what was begun to be written", "write again")
+
+
+def publish_table(options: WriteOptions, target: Target, job: str, staged: list[Staged]) -> None:
     """Publish a table's rows, unless the ledger has them, and end its job."""
-    rows = StagedRows(options, staged)
-    with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
+    options = replace(options, path=target.directory)
+    with _again(options, target) as queue, BulkPublisher(internals(queue).store) as ledger:
+        rows = StagedRows(options, staged)
         if options.writer is None:
             ledger.publish(job, 0, rows)
             ledger.forget(job)  # the job is never repeated
@@ -130,11 +157,13 @@ def publish_table(options: WriteOptions, job: str, staged: list[Staged]) -> None
     end(options, job)
 
 
-def publish_batch(options: WriteOptions, query: str, batch: int, staged: list[Staged]) -> None:
+def publish_batch(
+    options: WriteOptions, target: Target, query: str, batch: int, staged: list[Staged]
+) -> None:
     """Publish the rows of a stream's micro-batch, unless the ledger has them, and end its job."""
-    rows = StagedRows(options, staged)
-    with _open(options) as queue, BulkPublisher(internals(queue).store) as ledger:
-        ledger.publish(f"query {query}", batch, rows)
+    options = replace(options, path=target.directory)
+    with _again(options, target) as queue, BulkPublisher(internals(queue).store) as ledger:
+        ledger.publish(f"query {query}", batch, StagedRows(options, staged))
     end_query(options, query, batch)
 
 
@@ -154,7 +183,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
         self._job = uuid.uuid4().hex
-        self._shape = prepare(options, schema, overwrite=overwrite)
+        self._shape, self._target = prepare(options, schema, overwrite=overwrite)
         begin(options, self._job)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -163,7 +192,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish them."""
-        publish_table(self._options, self._job, _won(messages))
+        publish_table(self._options, self._target, self._job, _won(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what was staged; rows that the commit published before it failed stay."""
@@ -182,7 +211,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         self._options = options
-        self._shape = prepare(options, schema, overwrite=overwrite)
+        self._shape, self._target = prepare(options, schema, overwrite=overwrite)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage the rows of a partition."""
@@ -202,7 +231,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Publish a micro-batch, unless the ledger has it."""
         staged = _won(messages)
         if staged:  # a batch without tasks has no rows
-            publish_batch(self._options, staged[0].query, batchId, staged)
+            publish_batch(self._options, self._target, staged[0].query, batchId, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what was staged; a batch that was published stays, and is not done again.

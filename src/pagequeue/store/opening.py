@@ -132,7 +132,7 @@ class Opening:
             self.meta: AllMeta = (
                 self._open_to_read() if read_only else self._open_to_write(create=create)
             )
-            self.folder.name_queue(self.meta.queue_id, partial(queue_id_at, prefix=prefix))
+            self._name_queue(self.meta)
             self.schema: Schema = self._check_asked(self.meta)
             queue_id, writable = self.meta.queue_id, not read_only
             if not read_only:
@@ -322,6 +322,7 @@ class Opening:
             queue_id = fmt.staged_id(self._staged_for) if self._staged_for else None
             ring = self._ring_bytes and ring_page_bytes(self._ring_bytes, page_bytes)
             meta = creation.begin(self._clock(), page_bytes, schema, ring, queue_id)
+        self._name_queue(meta)
         try:
             self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
         except errors.RetryError:
@@ -329,6 +330,9 @@ class Opening:
                 creation.abandon()
             raise
         return meta
+
+    def _name_queue(self, meta: AllMeta) -> None:
+        self.folder.name_queue(meta.queue_id, partial(queue_id_at, prefix=self._prefix))
 
     # --- checks -----------------------------------------------------------------------------------
 

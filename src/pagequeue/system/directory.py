@@ -259,6 +259,11 @@ class Directory:
         """Name the queue that is here, for the errors of `check`; `id_at` finds that of a path."""
         self._guard.name_queue(queue_id.hex(), id_at)
 
+    @property
+    def queue_id(self) -> str | None:
+        """The id of the queue that is here, in hexadecimal; None: it is not known."""
+        return self._guard.queue_id
+
     def admit(self, writer: Stoppable) -> None:
         """Register a writer, which `check` stops when it finds that a name leads elsewhere.
 

@@ -56,7 +56,11 @@ def identity_of(status: os.stat_result) -> Identity:
 
 
 class IdentityGuard:
-    """What a directory's path and names in it must keep leading to, and the writers to stop."""
+    """What a directory's path and names in it must keep leading to, and the writers to stop.
+
+    Attributes:
+        queue_id: of the queue that is in the directory, in hexadecimal; None: it is not known.
+    """
 
     def __init__(self) -> None:
         self._writers: weakref.WeakValueDictionary[int, Stoppable] = weakref.WeakValueDictionary()
@@ -64,7 +68,7 @@ class IdentityGuard:
         self._root: Identity | None = None
         self._watched: dict[str, Identity] = {}
         self._stale_name: Callable[[], str | None] | None = None
-        self._queue_id: str | None = None
+        self.queue_id: str | None = None
         self._id_at: Callable[[str], str | None] | None = None
         self._found: errors.QueueReplaced | None = None
 
@@ -86,7 +90,7 @@ class IdentityGuard:
 
     def name_queue(self, queue_id: str, id_at: Callable[[str], str | None]) -> None:
         """Name the queue that the directory has, for errors, and a way to find that of a path."""
-        self._queue_id, self._id_at = queue_id, id_at
+        self.queue_id, self._id_at = queue_id, id_at
 
     def add(self, writer: Stoppable) -> None:
         """Register a writer; `check` stops it when it finds that a name leads elsewhere."""
@@ -167,11 +171,11 @@ class IdentityGuard:
             now = f"leads to another one now ({_named(identity_of(there), found_id)})"
         if opened.st_nlink and _root() != self._root:
             return None  # chroot: the same path means another place here
-        this = _named(identity_of(opened), self._queue_id)
+        this = _named(identity_of(opened), self.queue_id)
         return errors.QueueReplaced(
             f"the directory that is open ({this}) {_became(fd, path, opened)}; this path {now}",
             path=path,
-            queue_id=self._queue_id,
+            queue_id=self.queue_id,
             found_id=found_id,
             remedy="close the queue, and open it again where it is meant to be",
         )
@@ -182,7 +186,7 @@ class IdentityGuard:
         return errors.LockReplaced(
             text,
             path=files.full(name),
-            queue_id=self._queue_id,
+            queue_id=self.queue_id,
             remedy=remedy,
         )
 

@@ -1,7 +1,8 @@
 """Writes whose tasks run in the JVM: the driver's side, which `QueueWrite.java` calls.
 
 Staging, ledger and jobs are those of the Python writers, so that a query can continue with the
-other one. Nothing is kept between requests: each has the options.
+other one. Nothing is kept between requests: each has the options, and those that follow the first
+one name the queue that it prepared.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import json
 import logging
 import os
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
 
 from pyspark.sql.types import StructType
 
@@ -20,7 +23,7 @@ from pagequeue.spark.native.record_words import Unknown, record_words
 from pagequeue.spark.options import sink_options
 from pagequeue.spark.path_glob import Found
 from pagequeue.spark.staging import Staged, begin, end, staging_directory
-from pagequeue.spark.writing import prepare, publish_batch, publish_table, shape_of
+from pagequeue.spark.writing import Target, prepare, publish_batch, publish_table, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,21 +51,25 @@ def sink_answer(request: str, why_not: str) -> str:
     match verb:
         case "choose":
             return _chosen(options, StructType.fromJson(json.loads(lines[0])), why_not)
-        case "table":
-            _prepare(options, lines)
+        case "table" | "stream":
+            target = _prepare(options, lines)
+            options = replace(options, path=target.directory)
             job = uuid.uuid4().hex
-            begin(options, job)
-            return f"{job}\n{staging_directory(options)}"
-        case "stream":
-            _prepare(options, lines)
-            return staging_directory(options)
+            if verb == "table":
+                begin(options, job)
+            words = f"{quote(target.directory, safe='')} {target.queue_id}"
+            return "\n".join([words, staging_directory(options), job])
+    directory, queue_id = lines.pop(0).split(" ")
+    target = Target(unquote(directory), queue_id)
+    options = replace(options, path=target.directory)
+    match verb:
         case "commit table":
-            publish_table(options, lines[0], _staged(lines[1:]))
+            publish_table(options, target, lines[0], _staged(lines[1:]))
         case "abort table":
             end(options, lines[0])
         case "commit batch":
             query, batch = lines[0].split(" ")
-            publish_batch(options, query, int(batch), _staged(lines[1:]))
+            publish_batch(options, target, query, int(batch), _staged(lines[1:]))
         case "abort batch":
             end(options, lines[0].replace(" ", "-"))
         case _:
@@ -108,9 +115,9 @@ def _told(schema: StructType, shape: Shape) -> str:
     return " ".join([f"-1 {time} {shape.dtype.itemsize}", *record_words(shape.dtype)])
 
 
-def _prepare(options: WriteOptions, lines: Sequence[str]) -> None:
+def _prepare(options: WriteOptions, lines: Sequence[str]) -> Target:
     schema = StructType.fromJson(json.loads(lines[0]))
-    shape = prepare(options, schema, overwrite=lines[1] == "true")
+    shape, target = prepare(options, schema, overwrite=lines[1] == "true")
     try:
         is_same = _told(schema, shape) == lines[2]
     except Unknown:
@@ -121,6 +128,7 @@ def _prepare(options: WriteOptions, lines: Sequence[str]) -> None:
             path=options.path,
             remedy="write again",
         )
+    return target
 
 
 def _staged(lines: Sequence[str]) -> list[Staged]:

@@ -25,6 +25,7 @@ from pagequeue.spark.pipeline.compaction import FILE_BYTES, Compactor
 from pagequeue.spark.pipeline.publish import Publisher
 from pagequeue.spark.session import register, stream_of
 from pagequeue.spark.source import dtypes_of
+from pagequeue.spark.streaming import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -94,6 +95,7 @@ def archive(
         QueueNotFound: no queue matches. LockTimeout: another process archives to the table.
         Expired: retention took what was not archived. DamageError: a page is damaged.
         SequenceOutOfRange: the checkpoint is further than the table, so messages would be missing.
+        QueueReplaced: the checkpoint, or the table, is of another queue than the one that is there.
     """
     reading = _reading(queues, consumer, options)
     known = read_options(reading, streaming=True)
@@ -107,7 +109,7 @@ def archive(
         place = default if checkpoint is None else os.path.abspath(os.fspath(checkpoint))
         compactor = Compactor(publisher.table, file_bytes) if compact else None
         skips = known.skips_damage or known.skips_expired
-        run = _Run(publisher, compactor, is_gapless=not skips)
+        run = _Run(publisher, compactor, place, is_gapless=not skips)
         if progress is not None:
             run.progress, run.total = progress, _waiting(publisher, reading)
             progress(0, run.total)
@@ -153,9 +155,15 @@ class _Run:
     """What one query does with its batches, and has done."""
 
     def __init__(
-        self, publisher: Publisher, compactor: Compactor | None, *, is_gapless: bool
+        self,
+        publisher: Publisher,
+        compactor: Compactor | None,
+        checkpoint: str,
+        *,
+        is_gapless: bool,
     ) -> None:
         self.publisher = publisher
+        self._checkpoint = checkpoint
         self._is_gapless = is_gapless
         self.compactor = compactor
         self.messages = self.size_bytes = self.batches = self.files_saved = self.total = 0
@@ -175,20 +183,19 @@ class _Run:
 
     def write(self, batch: DataFrame, number: int) -> None:
         """Archive one batch; Spark only gets the text of an error, so it is kept."""
-        del number
         with self._working:
             if self._is_over:
                 raise _OverError  # to return would mean that the batch is done
             try:
-                self._write(batch)
+                self._write(batch, queue_ids(self._checkpoint, number))
             except BaseException as error:
                 self.failure = error
                 raise
 
-    def _write(self, batch: DataFrame) -> None:
+    def _write(self, batch: DataFrame, ids: Mapping[str, str]) -> None:
         staged = self.publisher.staging()
         stage(batch, staged)
-        done = self.publisher.publish(staged, is_gapless=self._is_gapless)
+        done = self.publisher.publish(staged, ids, is_gapless=self._is_gapless)
         self.messages += done.messages
         self.size_bytes += done.size_bytes
         self.batches += bool(done.messages)
@@ -199,6 +206,18 @@ class _Run:
         if self.progress is not None and done.messages:
             self.total = max(self.total, self.messages)
             self.progress(self.messages, self.total)
+
+
+def queue_ids(checkpoint: str, number: int) -> dict[str, str]:
+    """Return the ids of the queues that a micro-batch reads, by their names.
+
+    Spark writes the batch's offsets down before it runs. Nothing else tells which queue the rows
+    are of, because another one can be in its place by now.
+    """
+    path = os.path.join(checkpoint, "offsets", str(number))
+    with open(path, encoding="utf-8") as file:
+        offsets = json.loads(file.read().splitlines()[-1])
+    return {name: mark.queue_id for name, mark in marks_of(offsets).items() if mark.queue_id}
 
 
 def _is_at_work(query: StreamingQuery) -> bool:

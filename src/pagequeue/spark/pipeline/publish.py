@@ -4,8 +4,8 @@
     #     Dies here: the next archive removes the directory and repeats the batch.
     # A2. Each is named after the messages that it holds; what the table has already is left out.
     #     Dies here: the same.
-    # A3. All of it is put on stable storage.
-    #     Dies here: the same.
+    # A3. All of it is put on stable storage, and before that the ids of queues that are new.
+    #     Dies here: the same. An id of a queue of which the table has nothing does not count.
     # A4. One rename makes the directory `publishing`. From here on the batch is archived.
     #     Dies here: the next archive continues with A5 first.
     # A5. File by file goes to its place, those of a queue in order of sequence.
@@ -20,6 +20,7 @@ beginning of the batch for some queues; no message twice, and none that disappea
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import uuid
@@ -29,12 +30,14 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from pagequeue import errors
+from pagequeue.meta.all_meta import another_queue
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.directories import lock_on, make, sync_all
+from pagequeue.system.atomic_file import whole_file
 from pagequeue.system.directory import sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from typing import Self
 
 LOCK_TIMEOUT: Final = 10.0
@@ -116,22 +119,29 @@ class Publisher:
             if name.startswith((table_layout.STAGING, table_layout.COMPACTING)):
                 shutil.rmtree(self._path(name), ignore_errors=True)
         self._ends: dict[str, int] = {}
+        self._queue_ids = self._known()
 
     def staging(self) -> str:
         """Return where files of the next batch are written to: a directory not there yet (A1)."""
         return self._path(table_layout.STAGING + uuid.uuid4().hex)
 
-    def publish(self, staged: str, *, is_gapless: bool = False) -> Published:
+    def publish(
+        self, staged: str, queue_ids: Mapping[str, str] | None = None, *, is_gapless: bool = False
+    ) -> Published:
         """Make what was staged the table's (A2 to A6).
 
         Args:
             staged: a directory that `staging` gave, with files below `queue=/date=/hour=`.
+            queue_ids: of the queues that these messages are of, in hexadecimal, by their names; of
+                others it is not known.
             is_gapless: what is new of a queue must follow what the table has of it.
 
         Raises:
-            SequenceOutOfRange: it does not; the table is as it was.
+            QueueReplaced: the table has messages of another queue of that name; it is as it was.
+            SequenceOutOfRange: messages between are missing; the table is as it was.
             DiskFull, SystemLimit: the table is as it was, or the next one finishes.
         """
+        self._know({_queue_directory(path) for path in _parquet_files(staged)}, queue_ids or {})
         kept = [file for path in _parquet_files(staged) if (file := self._kept(staged, path))]
         if is_gapless:
             self._check_follows(kept)
@@ -157,6 +167,51 @@ class Publisher:
         if queue_directory not in self._ends:
             self._ends[queue_directory] = table_layout.last_end(self.table, queue_directory)
         return self._ends[queue_directory]
+
+    def _know(self, directories: set[str], queue_ids: Mapping[str, str]) -> None:
+        """Compare the ids of queues with those of the table, and store the new ones (A3).
+
+        By its name and its sequences a queue that was made anew is archived already, in part.
+        """
+        known = self._queue_ids
+        for directory in sorted(directories):
+            name = table_layout.queue_of(directory)
+            queue_id = queue_ids.get(name)
+            if queue_id is None or known.get(name) == queue_id:
+                continue
+            if name in known and self.end(directory):
+                raise another_queue(
+                    name,
+                    f"the table {self.table}",
+                    known[name],
+                    queue_id,
+                    "archive the new queue to another table, or under another path",
+                )
+            known = {**known, name: queue_id}
+        if known != self._queue_ids:
+            with whole_file(self._path(table_layout.QUEUE_IDS), force=True) as file:
+                file.write(json.dumps(known, sort_keys=True).encode())
+            self._queue_ids = known
+
+    def _known(self) -> dict[str, str]:
+        """Return the ids of the queues in the table, by their names."""
+        path = self._path(table_layout.QUEUE_IDS)
+        try:
+            with open(path, "rb") as file:
+                known = json.load(file)
+        except FileNotFoundError:
+            return {}  # a new table, or one that was made before tables had them
+        except (ValueError, RecursionError):
+            known = None
+        if isinstance(known, dict) and all(isinstance(one, str) for one in known.values()):
+            return known
+        raise errors.CorruptMeta(
+            "not the ids of queues",
+            path=path,
+            position=0,
+            reason="not the ids of queues",
+            remedy="restore it from a copy, or remove it: the queues that are there now count",
+        )
 
     def _kept(self, staged: str, path: str) -> _Staged | None:
         """Give a file its name, without what the table has; None: it has all of it (A2)."""

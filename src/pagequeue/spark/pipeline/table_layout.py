@@ -29,6 +29,8 @@ COMPACTING: Final = "compacting-"
 LOCK: Final = "lock"
 READERS: Final = "readers"
 CHECKPOINT: Final = "checkpoint"
+QUEUE_IDS: Final = "queues.json"
+"""The ids of the queues in the table: by its name one that was made anew is the same."""
 HOUR_NS: Final = 3_600 * 10**9
 HOUR: Final = re.compile(r"queue=([^/]+)/date=([\d-]+)/hour=(\d\d)", re.ASCII)
 NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet", re.ASCII)
@@ -78,6 +80,11 @@ def file_name(first: int, end: int) -> str:
 def quote(queue: str) -> str:
     """Return a queue's name, quoted for the name of a directory."""
     return percent(queue, safe=" ")
+
+
+def queue_of(queue_directory: str) -> str:
+    """Return the name of the queue whose messages a directory `queue=NAME` has."""
+    return unquote(queue_directory.partition("=")[2])
 
 
 def work_path(table: str, *names: str) -> str:
@@ -182,7 +189,7 @@ def last_end(table: str, queue_directory: str) -> int:
 def queues(table: str) -> dict[str, str]:
     """Return the directories of queues below a table, by the queues' names."""
     found = _below(table, "", "queue=")
-    return {unquote(directory.partition("=")[2]): directory for directory in found}
+    return {queue_of(directory): directory for directory in found}
 
 
 def ends(table: str) -> dict[str, int]:

@@ -1,6 +1,9 @@
 package pagequeue;
 
-/** Tells damage from a page that retention took, or a recovery, since the read was planned. */
+/**
+ * Tells damage from a page that retention took, or a recovery, since the read was planned, and from
+ * a queue that is not the one that was planned.
+ */
 final class Gone {
     private Gone() {
     }
@@ -12,6 +15,10 @@ final class Gone {
      * holds no lock on it.
      */
     static Problem or(Place place, long page, long sequence, Problem damage) {
+        Problem replaced = place.replaced();
+        if (replaced != null) {
+            return replaced;
+        }
         if (page < place.headPage()) {
             return place.expired(sequence);
         }

@@ -68,6 +68,10 @@ final class PageFile {
     }
 
     static Problem missing(Place place, long number, long sequence) {
+        Problem replaced = place.replaced();
+        if (replaced != null) {
+            return replaced;
+        }
         if (number < place.headPage()) {
             return place.expired(sequence);
         }

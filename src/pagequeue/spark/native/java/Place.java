@@ -32,6 +32,7 @@ final class Place {
     private static final int TYPE = 0170000;
     private static final int REGULAR = 0100000;
     private static final int META_BYTES = 512;
+    private static final String META_MAGIC = "pgqall\u0000\u001a";
 
     final String directory;
     final String prefix;
@@ -210,13 +211,41 @@ final class Place {
         }
     }
 
-    private ByteBuffer meta(String file) {
+    /** The beginning of a meta file; zeros where it has none. */
+    private byte[] beginning(String file) {
         byte[] bytes = new byte[META_BYTES];
         FileChannel channel = open(file);
         if (channel != null) {
             read(channel, path(file), bytes, 0, 0, bytes.length);
             close(channel);
         }
+        return bytes;
+    }
+
+    private static String hexadecimal(byte[] bytes, int at) {
+        StringBuilder text = new StringBuilder();
+        for (int i = at; i < at + Frames.HEADER; i++) {
+            text.append(String.format("%02x", new Object[] {Integer.valueOf(bytes[i] & 0xff)}));
+        }
+        return text.toString();
+    }
+
+    /** The error for another queue in this place; null: it is the same one, or not known. */
+    Problem replaced() {
+        byte[] bytes = beginning(prefix + "-allMeta");
+        String found = hexadecimal(bytes, 16);
+        String wanted = hexadecimal(id, 0);
+        if (found.equals(wanted) || !PageFile.begins(bytes, META_MAGIC)) {
+            return null;
+        }
+        return Problem.of("QueueReplaced", directory, "what was planned is of queue " + wanted
+            + ", and this path leads to queue " + found + " now",
+            "read again; a stream needs a new checkpoint").with("queue_id", wanted)
+            .with("found_id", found);
+    }
+
+    private ByteBuffer meta(String file) {
+        byte[] bytes = beginning(file);
         for (int i = 0; i < id.length; i++) {
             if (bytes[16 + i] != id[i]) {
                 bytes = new byte[META_BYTES]; // damaged, or another queue's: nothing is known

@@ -26,6 +26,8 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     private boolean isTruncated;
     private String job = "";
     private String directory = "";
+    /** The queue that was prepared: its directory and its id. */
+    private String target = "";
 
     /**
      * @param schema of the rows.
@@ -62,16 +64,21 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     }
 
     public BatchWrite toBatch() {
-        String[] told = ask("table", given, rest()).split("\n");
-        job = told[0];
-        directory = told[1];
+        prepare("table");
         return this;
     }
 
     public StreamingWrite toStreaming() {
-        directory = ask("stream", given, rest());
+        prepare("stream");
         job = query;
         return this;
+    }
+
+    private void prepare(String verb) {
+        String[] told = ask(verb, given, rest()).split("\n");
+        target = told[0];
+        directory = told[1];
+        job = told[2];
     }
 
     public String description() {
@@ -109,11 +116,11 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     }
 
     public void commit(WriterCommitMessage[] messages) {
-        ask("commit table", given, job + lines(messages));
+        ask("commit table", given, target + "\n" + job + lines(messages));
     }
 
     public void abort(WriterCommitMessage[] messages) {
-        ask("abort table", given, job);
+        ask("abort table", given, target + "\n" + job);
     }
 
     public void commit(long batch, WriterCommitMessage[] messages) {
@@ -127,7 +134,7 @@ final class QueueWrite implements WriteBuilder, SupportsTruncate, Write, BatchWr
     /** Nothing tells when the stream ends, so each time could be the last one of its thread. */
     private void ofStream(String verb, String rest) {
         try {
-            ask(verb, given, rest);
+            ask(verb, given, target + "\n" + rest);
         } finally {
             Planner.leave();
         }
