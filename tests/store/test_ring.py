@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -30,11 +31,12 @@ from pagequeue import (
     verify_queue,
 )
 from pagequeue import format as fmt
+from pagequeue.maintenance import room
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 PAGE = 8192
 PAGES = 4
@@ -148,6 +150,10 @@ def test_a_ring_has_four_pages_with_their_indexes(
         ({"ring": 1.5}, TypeError),
         ({"ring": RING, "page_bytes": RING}, InvalidOption),
         ({"ring": RING, "retention": Retention()}, InvalidOption),
+        (
+            {"ring": RING, "retention": Retention(max_age=timedelta(1), max_idle=timedelta(1))},
+            InvalidOption,
+        ),
         ({"ring": RING, "sync": "always"}, InvalidOption),
         ({"ring": RING, "sync": timedelta(seconds=1)}, InvalidOption),
         ({"ring": RING, "on_full": "drop_oldest"}, InvalidOption),
@@ -757,3 +763,75 @@ def test_pages_of_the_first_round_are_made_before_they_are_needed(tmp_path: Path
             producer.send(payload)
         assert not roller.has_room(5)
         assert 5 not in roller._pages
+
+
+# --- consumers that do not come back --------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that waits is reported soon."""
+    monkeypatch.setattr(room, "WARN_SECONDS", 0.05)
+
+
+def fill(send_one: Callable[[int], object]) -> None:
+    """Send until the ring is full."""
+    with contextlib.suppress(QueueFull):
+        for number in range(10_000):
+            send_one(number)
+        raise AssertionError("it is never full")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("form", ["send", "send_async"])
+def test_sender_that_waits_for_what_nobody_has_open_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str
+) -> None:
+    """Once, with the names: a viewer that was killed, a group without a worker."""
+    with Queue(tmp_path, ring=RING) as queue:
+        queue.consumer("viewer").close()
+        queue.group("workers").close()
+        producer, reader = queue.producer(), queue.consumer("reader")
+
+        def send_one(number: int) -> None:
+            if form == "send":
+                producer.send(body(number), timeout=0.5)
+            else:
+                asyncio.run(producer.send_async(body(number), timeout=0.5))
+
+        fill(send_one)
+        fill(send_one)
+        reader.close()
+    (text,) = [record.getMessage() for record in caplog.records if "waits" in record.getMessage()]
+    assert "a sender waits for 'viewer', 'workers', which no process has open" in text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_sender_that_waits_for_a_slow_consumer_is_not_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is open, and may go on."""
+    with Queue(tmp_path, ring=RING) as queue, queue.consumer("viewer"):
+        producer = queue.producer()
+        fill(lambda number: producer.send(body(number), timeout=0.3))
+    assert caplog.records == []
+
+
+def test_consumer_that_was_silent_for_too_long_is_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`max_idle`, as in other queues; where it comes back it is behind retention."""
+    now = [10**18]
+    retention = Retention(max_idle=timedelta(minutes=5))
+    with Queue(tmp_path, ring=RING, retention=retention, clock=lambda: now[0]) as queue:
+        queue.consumer("viewer").close()
+        producer = queue.producer()
+        fill(lambda number: producer.send(body(number), timeout=0))
+        now[0] += 301 * 10**9
+        sent = queue.tail_sequence
+        for number in range(sent, sent + 1000):
+            producer.send(body(number), timeout=support.LONG)
+        assert "'viewer' was silent for longer than" in caplog.text
+        assert queue.head_sequence > 0
+        with queue.consumer("viewer") as viewer, pytest.raises(Expired):
+            viewer.receive(0)

@@ -9,11 +9,12 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pagequeue import _core, errors
+from pagequeue.maintenance.consumers import consumers
 from pagequeue.maintenance.ring_trim import Found, RingTrimmer
 from pagequeue.maintenance.trim_plan import first_of, retained_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pagequeue.maintenance.retention import Retention, TrimReport
     from pagequeue.maintenance.size_limit import SizeLimit
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("pagequeue")
 SLICE_SECONDS: Final = 0.05
 """The longest sleep: for a consumer that died before it woke us, was removed, or fell idle."""
+WARN_SECONDS: Final = 1.0
+"""A sender that waits so long is reported, if no process has open what it waits for."""
+WARN_AGAIN_SECONDS: Final = 60.0
 NAMED_COUNT: Final = 5
 """Consumers that an error names; all of them are in its `held_by`."""
 
@@ -54,6 +58,9 @@ class RoomMaker:
         self._limit = limit
         self._on_full = on_full
         self._ring = ring
+        # Both in seconds of the monotonic clock.
+        self._blocked_since: float | None = None
+        self._warn_from = 0.0
 
     def make_room(
         self,
@@ -86,6 +93,7 @@ class RoomMaker:
                 store.flusher.resume()  # in a page after the active one
                 if store.tail.page_number < number:
                     continue
+            self._blocked_since = None
             return
 
     def _make_room(
@@ -108,10 +116,15 @@ class RoomMaker:
             found = Found.OTHER if self._ring is None else self._ring.advance(store, number)[0]
             if found is Found.MOVED:
                 return
-            if found is Found.OTHER or not may_wait:
+            is_late = self._is_late()
+            # A plan notices consumers that fell idle.
+            looks = is_late or trimmer.policy.max_idle is not None
+            if found is Found.OTHER or not may_wait or looks:
                 held_by = self._trim(trimmer, store, number, limit)
                 if held_by is None:
                     return
+                if is_late:
+                    self._warn(store, held_by)
                 if not may_wait:
                     raise self._full(store, held_by)
             if bell is None:  # most often there is room at once: announced only now
@@ -172,14 +185,39 @@ class RoomMaker:
             trimmer.remove_retired(store)
         return True
 
+    def _is_late(self) -> bool:
+        """Whether senders have waited for long, in one call or several, and it was not said."""
+        now = time.monotonic()
+        if self._blocked_since is None:
+            self._blocked_since = now
+        is_long = now >= self._blocked_since + WARN_SECONDS
+        return is_long and now >= self._warn_from and self._on_full == "block"
+
+    def _warn(self, store: Store, held_by: tuple[str, ...]) -> None:
+        """Report that a sender waits for consumers that no process has open."""
+        self._warn_from = time.monotonic() + WARN_SECONDS
+        closed = [info for info in consumers(store) if info.name in held_by and not info.is_open]
+        if closed:
+            self._warn_from += WARN_AGAIN_SECONDS
+            log.warning(
+                "%s: full: a sender waits for %s, which no process has open: open it again, remove "
+                "it with remove_consumer, or let retention=Retention(max_idle=...) drop it",
+                store.folder.path,
+                _named([info.name for info in closed]),
+            )
+
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
-        names = ", ".join(map(repr, held_by[:NAMED_COUNT])) or "any consumer"
-        if len(held_by) > NAMED_COUNT:
-            names += f" and {len(held_by) - NAMED_COUNT} more"
         return errors.QueueFull(
             f"max_bytes of {self._limit.max_bytes} is reached, and the oldest page is not "
-            f"acknowledged by {names}, so the message was not sent",
+            f"acknowledged by {_named(held_by)}, so the message was not sent",
             path=store.folder.path,
             held_by=held_by,
             remedy="acknowledge, remove the consumer or raise max_bytes",
         )
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the names of consumers for a message, some of them if they are many."""
+    text = ", ".join(map(repr, names[:NAMED_COUNT])) or "any consumer"
+    more = len(names) - NAMED_COUNT
+    return f"{text} and {more} more" if more > 0 else text

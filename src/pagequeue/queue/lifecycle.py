@@ -226,7 +226,8 @@ def options_of_no_ring(
 ) -> dict[str, bool]:
     """Return the options that a ring excludes, and whether each is given so."""
     return {
-        "retention": retention is not None,
+        "retention": retention is not None
+        and (retention.max_idle is None or retention != Retention(max_idle=retention.max_idle)),
         'on_full="drop_oldest"': on_full == "drop_oldest",
         "sync": syncs,
         "compress_after": compress_after is not None,
@@ -247,7 +248,8 @@ def _retaining(store: Store, options: OpenOptions) -> tuple[Retention, OnFull, f
             store.folder.path,
             options_of_no_ring(given, on_full, options.syncs, options.compressing[0]),
         )
-        return Retention(max_bytes=ring_bytes), on_full or "block", timeout
+        own = Retention(max_bytes=ring_bytes, max_idle=policy.max_idle)
+        return own, on_full or "block", timeout
     if store.schema.is_journal and policy != KEEP_ALL:
         raise errors.JournalOnly(
             "a journal has no retention: only compaction knows which entries a snapshot replaces",

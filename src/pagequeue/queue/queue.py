@@ -127,10 +127,10 @@ class Queue(Closing, Generic[Sent]):
             have acknowledged are used again, and a sender that finds none waits until one is. While
             there is no named consumer the oldest messages go. There are four pages unless
             `page_bytes` is given; a message, and a batch, should fit into one. Every later opening
-            is of the same ring, given again or not; it takes no `retention`, no `compress_after`,
-            no `sync` but `"none"`, and not `on_full="drop_oldest"`. A kill loses nothing; a power
-            cut any or all of what was not flushed, or was acknowledged. None: no ring, or that of
-            the queue.
+            is of the same ring, given again or not; it takes no `compress_after`, no `sync` but
+            `"none"`, not `on_full="drop_oldest"`, and of a `retention` only `max_idle`. A kill
+            loses nothing; a power cut any or all of what was not flushed, or was acknowledged.
+            None: no ring, or that of the queue.
         dtype: of a new queue of fixed records, a NumPy dtype with fields; an existing queue must
             have the same; None takes that of the queue.
         codec: of a new queue, what encodes objects as payloads: `"bytes"`, `"utf-8"`, `"json"`,
