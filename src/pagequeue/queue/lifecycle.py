@@ -101,25 +101,34 @@ class OpenQueue:
 
     # --- for operations ---------------------------------------------------------------------------
 
-    def readable(self) -> Store:
-        """Return the store, for what only reads.
+    def usable(self) -> Store:
+        """Return the store, for a handle whose first call looks where the path leads.
 
         Raises:
             ClosedError: the queue was closed.
             ForkedError: it belongs to the parent process.
-            QueueReplaced: its path leads elsewhere, which may be noticed half a second late.
-            LockReplaced: it was opened with `read_only=True`, and its write meta was replaced.
         """
         if self.is_closed:
             raise self._closed_error(self.store)
         self.store.check_process("queue")
+        return self.store
+
+    def readable(self) -> Store:
+        """Return the store, for what only reads.
+
+        Raises:
+            ClosedError, ForkedError: as for `usable`.
+            QueueReplaced: its path leads elsewhere, which may be noticed half a second late.
+            LockReplaced: it was opened with `read_only=True`, and its write meta was replaced.
+        """
+        store = self.usable()
         try:
-            self.store.folder.check_soon()
+            store.folder.check_soon()
         except errors.LockReplaced:
-            if self.store.read_only:
+            if store.read_only:
                 raise
             # Only writing stops: what was sent until then can be read.
-        return self.store
+        return store
 
     def writable(self, doing: str) -> Store:
         """Return the store, for what needs write permission.

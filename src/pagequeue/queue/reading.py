@@ -51,7 +51,7 @@ def consumer(
     """Return a new consumer; as `Queue.consumer`."""
     made: Consumer
     if name is None:
-        store = queue.readable()
+        store = queue.usable()
         made = Consumer(store, durable_only=durable_only, on_expired=on_expired)
         made.seek(since=since, sequence=sequence, latest=latest)
     else:
