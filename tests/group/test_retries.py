@@ -369,10 +369,14 @@ def test_dead_letters_that_cannot_be_written_stop_no_other(
 
 
 def test_message_that_kills_every_process_keeps_no_other_waiting(tmp_path: Path) -> None:
-    """No process is left that could notice the death: the next opener does."""
+    """No process is left that could notice the death: the next opener does.
+
+    On a busy machine it can be due again before the others are done: the next process waits longer.
+    """
     with Queue(tmp_path) as queue:
         send(queue, 4)
-    for _ in range(2):
+    deaths, code = 0, 9
+    while code == 9:
         pid = os.fork()
         if pid == 0:
             with Queue(tmp_path) as mine, mine.group("work") as group:
@@ -384,8 +388,11 @@ def test_message_that_kills_every_process_keeps_no_other_waiting(tmp_path: Path)
                             break
             os._exit(0)
         _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        code = os.waitstatus_to_exitcode(status)
+        deaths += code == 9
+    assert code == 0
+    assert 0 < deaths < 20
     with Queue(tmp_path) as queue, queue.group("work") as group:
         assert group.lag == 1
         claim = group.claim(SOON)
-        assert (claim.message.sequence, claim.deliveries) == (0, 2)
+        assert (claim.message.sequence, claim.deliveries) == (0, deaths + 1)
