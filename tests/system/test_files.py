@@ -141,6 +141,17 @@ def test_missing_directory_is_created_only_on_request(tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o600}
 
 
+@pytest.mark.parametrize("path", ["new", "new/below"])
+def test_relative_directory_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Its first part is in the working directory, which has no name here."""
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        Directory(path, create=True).close()
+    assert (tmp_path / path).is_dir()
+
+
 @pytest.mark.parametrize(
     ("number", "kind"),
     [

@@ -120,6 +120,7 @@ class Directory:
         self._guard = IdentityGuard()
         self._within = within
         self._checked_at = 0.0
+        path = os.path.abspath(path)  # the working directory can change
         self.path = path
         self._prefix = os.path.join(path, "")
         self.latch: Callable[[int], None] | None = None
