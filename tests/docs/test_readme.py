@@ -1,36 +1,28 @@
 """The code blocks of the README, and of the pages that it points to, run as printed."""
 
 import re
-import shlex
 import sys
 from pathlib import Path
 
 import pytest
-from documents import run
+from documents import ROOT, blocks, run
 
-from pagequeue.cli import main
-
-ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 README = (ROOT / "README.md").read_text()
-PAGES = ("guide", "columns", "spark", "command-line", "reference")
-"""Of docs/, in the order in which their blocks run."""
-BLOCKS = BLOCK.findall(
-    "\n".join([README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES)])
+PAGES = tuple(
+    f"docs/{page}.md" for page in ("guide", "columns", "spark", "command-line", "reference")
 )
-FIRST_PAGES = [README, *((ROOT / "docs" / f"{page}.md").read_text() for page in PAGES[:2])]
+"""In the order in which their blocks run; those of Spark: tests/spark/test_spark_documents.py."""
+BLOCKS = blocks("README.md", *PAGES)
 LINES_MAX = 150
 LIBRARY = re.compile(r"^import (duckdb|pandas|polars|pyarrow)\b", re.MULTILINE)
 SHOWN = re.compile(r"  # prints (.*)")
 LINK = re.compile(r"\]\((?!https?://)([^)#]*)(?:#([\w-]+))?\)")
 PYTHON = [text for mark, language, text in BLOCKS if language == "python" and not mark]
 FIRST_COUNT = sum(
-    language == "python" and not mark for mark, language, _ in BLOCK.findall("\n".join(FIRST_PAGES))
+    language == "python" and not mark for mark, language, _ in blocks("README.md", *PAGES[:2])
 )
-SPARK = [text for mark, language, text in BLOCKS if language == "python" and mark == "spark"]
 SHELL = [text for mark, language, text in BLOCKS if language == "bash" and not mark]
-SETUP = {mark: text.strip() for mark, language, text in BLOCKS if mark and language == "bash"}
-PIPELINE = SETUP.pop("pipeline", "")
+SETUP = {mark: text.strip() for mark, _, text in blocks("README.md") if mark}
 DEAR = re.compile(r"^import (duckdb|pandas|polars)\b|spawn", re.MULTILINE)
 QUICK = [number for number, text in enumerate(PYTHON) if not DEAR.search(text)]
 """Blocks that start no interpreter and import no large library."""
@@ -55,9 +47,7 @@ def test_readme_has_its_blocks() -> None:
     """If the blocks were not found, this file would pass without testing anything."""
     assert len(PYTHON) == 29
     assert FIRST_COUNT == 28
-    assert len(SPARK) == 1
     assert len(SHELL) == 2
-    assert PIPELINE
     assert set(SETUP) == {"main", "tests"}
 
 
@@ -72,7 +62,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}.md" for page in PAGES)])
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
 def test_links_lead_to_files_and_headings(page: str) -> None:
     """Of the README and of what was once a part of it."""
     path = ROOT / page
@@ -108,46 +98,10 @@ def test_python_block_runs_again(number: int, directory: Path) -> None:
 
 def test_python_blocks_of_the_readme_print_something() -> None:
     """Else a reader who runs one does not see that it worked."""
-    blocks = [text for _, language, text in BLOCK.findall(README) if language == "python"]
-    assert len(blocks) == 6
-    assert all("print(" in text for text in blocks)
-    assert len(SHOWN.findall("".join(blocks))) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_spark_block_runs(directory: Path) -> None:
-    """The block of Spark too, where there is a Java."""
-    file = directory / "spark.py"
-    file.write_text(SPARK[0])
-    lines = run(directory, sys.executable, str(file), is_fresh=True).splitlines()
-    assert lines[-2:] == ["1000", """b'{"USER": 5, "PAGE": "/0"}'"""]
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_pipeline_block_ends_with_charts(
-    spark: object,
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """From a queue to a table to charts, by the commands as printed, in one session of Spark.
-
-    `tests/cli/test_cli_endings.py` starts commands of Spark as processes of their own.
-    """
-    del spark
-    monkeypatch.chdir(directory)
-    lines = PIPELINE.splitlines()
-    assert [line.split(maxsplit=2)[:2] for line in lines[1:]] == [["pagequeue", "spark"]] * 4
-    run(directory, "bash", "-euo", "pipefail", "-c", lines[0])
-    for line in lines[1:]:
-        assert main(shlex.split(line, comments=True)[1:]) == 0
-    out = capsys.readouterr().out
-    for line in ("5,000 messages archived", "5,000 messages replayed", "20,000 flights archived"):
-        assert line in out
-    for name in ("sales.png", "delays.png"):
-        assert (directory / name).read_bytes().startswith(b"\x89PNG")
+    found = [text for _, language, text in blocks("README.md") if language == "python"]
+    assert len(found) == 6
+    assert all("print(" in text for text in found)
+    assert len(SHOWN.findall("".join(found))) == 4
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-LIMIT = 3000
+LIMIT = 300
 
 
 def test_each_airport_has_its_queue_in_order(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_example_ends_with_a_chart(
     assert "give a new directory" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_an_answer_that_differs_is_an_error(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +14,6 @@ from pagequeue import format as fmt
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-import pyspark
 from native_support import rows as all_rows
 from native_support import source_reader, source_rows
 from pyspark.errors import PySparkException
@@ -28,6 +23,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pagequeue import spark as pages
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -386,35 +383,6 @@ def test_a_session_that_runs_keeps_its_settings(spark: SparkSession) -> None:
     finally:
         for name, value in before:
             spark.conf.set(name, value)
-
-
-@pytest.mark.slow
-def test_a_session_of_spark_submit_has_its_settings(tmp_path: Path) -> None:
-    """What its command line says comes before the defaults."""
-    zone, rows = "spark.sql.session.timeZone", "spark.sql.execution.arrow.maxRecordsPerBatch"
-    script = tmp_path / "driver.py"
-    script.write_text(
-        "from pagequeue import spark\n"
-        "session = spark.session()\n"
-        f"print('found', session.conf.get('{zone}'), session.conf.get('{rows}'))\n"
-    )
-    command = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
-    for setting in (
-        f"{zone}=Europe/Berlin",
-        "spark.ui.enabled=false",
-        "spark.driver.host=127.0.0.1",
-    ):
-        command += ["--conf", setting]
-    environment = {**os.environ, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    done = subprocess.run(
-        [*command, str(script)],
-        env={**environment, "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert "found Europe/Berlin 65536" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.slow

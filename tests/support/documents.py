@@ -1,16 +1,22 @@
-"""Running what documents print, as their reader would."""
+"""Code blocks of documents, and running what they print, as their reader would."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import warm
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"(?:<!-- (\w+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
+
+
+def blocks(*pages: str) -> list[tuple[str, str, str]]:
+    """Return the code blocks of pages, given below the root: mark, language, text."""
+    return BLOCK.findall("\n".join((ROOT / page).read_text() for page in pages))
 
 
 def run(directory: Path, *command: str, is_fresh: bool = False) -> str:

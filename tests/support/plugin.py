@@ -211,14 +211,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark cases by their tier; skip tests of Spark where it is missing, unless it is required."""
+    """Mark cases by their tier."""
     mark_cases(items)
-    marked = [item for item in items if item.get_closest_marker("spark")]
-    reason = why_not() if marked else None
-    if reason and is_required("spark"):
-        raise pytest.UsageError(f"tests need Spark: {reason}")
-    for item in marked if reason else []:
-        item.add_marker(pytest.mark.skip(reason=f"needs Spark: {reason}"))
 
 
 def pytest_collection_finish() -> None:
@@ -265,11 +259,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:  # noqa
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what needs a tool that is not installed."""
+    """Skip what needs a tool that is not installed, or Spark; fail where it is required."""
     for mark in item.iter_markers("tool"):
         programs = lacking(mark.args[0])
         if programs:
             missing(mark.args[0], f"{', '.join(programs)} not installed")
+    if item.get_closest_marker("spark") and (reason := why_not()):
+        (pytest.fail if is_required("spark") else pytest.skip)(f"needs Spark: {reason}")
 
 
 def spread(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib.util
 import os
 import shutil
@@ -42,8 +43,9 @@ appender.console.layout.type = PatternLayout
 """
 
 
+@functools.cache
 def why_not() -> str | None:
-    """Return why there can be no session here; None: there can."""
+    """Return why there can be no session here; None: there can. It starts Java, twice."""
     if MISSING:
         return f"{MISSING[0]} is not installed"
     from pagequeue import errors  # noqa: PLC0415 - found out when it is asked for
