@@ -105,6 +105,9 @@ WRITE_META: Final = np.dtype(
             "waiters",  # 1 = somebody may be asleep
             "room_bell",  # futex word, moves when senders that wait for room are woken
             "room_wanted",  # 1 + the sequence below which all must be done, 0 = no sender waits
+            "clock_ahead",  # of the time since the boot, as it was last believed; 0 = unknown
+            "clock_doubted",  # when that began, in ns since the boot; 0 = it is believed
+            "jumps",  # three pairs: a time that the clock jumped ahead to, and by how many ns
         ],
         "formats": [
             "V8",
@@ -139,6 +142,9 @@ WRITE_META: Final = np.dtype(
             "<u4",
             "<u4",
             "<u8",
+            "<i8",
+            "<i8",
+            "V48",
         ],
         "offsets": [
             0,
@@ -173,6 +179,9 @@ WRITE_META: Final = np.dtype(
             388,
             392,
             400,
+            448,
+            456,
+            464,
         ],
         "itemsize": 512,
     }

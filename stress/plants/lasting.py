@@ -100,7 +100,7 @@ def group_closed_without_state() -> None:
 
 def own_clock_believed() -> None:
     """All clocks are one."""
-    vars(store)["monotonic_offset"] = lambda: 0
+    vars(store)["clock_offsets"] = lambda: (0, 0)
 
 
 def boot_not_asked_for() -> None:

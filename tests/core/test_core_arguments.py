@@ -37,6 +37,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
         consumer, group = queue.consumer(), queue.group("g")
         yield {
             "Region": _core.Region(-1, 4096, True),
+            "Clock": _core.Clock(None),
             "Descriptor": _core.Descriptor(-1, cast("Any", ValueError)),
             "Message": consumer.receive(0),
             "Writer": producer,

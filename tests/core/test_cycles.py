@@ -95,9 +95,9 @@ def test_cycle_through_a_handle_is_collected(
 
 
 FIELDS = [
-    (_producer, {"Region": 3, "method": 1}),  # write meta, page, index; clock
+    (_producer, {"Region": 3, "QueueClock": 1}),  # write meta, page, index
     (_consumer, {"Region": 2, "method": 1}),  # write meta, page; decoder
-    (_group, {"Region": 2, "method": 1}),  # write meta, its file; clock
+    (_group, {"Region": 2, "QueueClock": 1}),  # write meta, its file
     (_claim, {"Group": 1, "Message": 1}),
     (_region, {"method": 2}),  # what it calls when it is lost, what fills it
     (_descriptor, {"method": 1}),

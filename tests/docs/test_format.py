@@ -97,6 +97,9 @@ def test_write_meta_has_these_offsets_without_overlap() -> None:
         388,
         392,
         400,
+        448,
+        456,
+        464,
     ]
     assert all(at + size <= after for (at, size), (after, _) in pairwise(spans))
     assert all(at % size == 0 for at, size in spans if size in {4, 8})

@@ -161,7 +161,7 @@ def test_since_and_until_take_times(make: Callable[..., list[Queue]]) -> None:
     """As everywhere: an aware datetime, or that long ago by the queues' clock."""
     start = 1_000_000_000
     queues = make([start, start + 2000, start + 4000], [start + 1000, start + 3000])
-    queues[0]._opened.options.clock.now = start + 4000  # type: ignore[union-attr]
+    queues[0]._store.clock._given.now = start + 4000  # type: ignore[union-attr]
     moment = datetime.fromtimestamp(1, UTC) + timedelta(microseconds=3)
     found = merge(queues, since=timedelta(microseconds=3), until=moment)
     assert [item.message.timestamp - start for item in found] == [1000, 2000]

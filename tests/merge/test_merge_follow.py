@@ -44,8 +44,9 @@ def queues(tmp_path: Path) -> Iterator[list[Queue]]:
 
 def clock_of(queues: list[Queue]) -> Clock:
     """Return the clock of all these queues."""
-    assert isinstance(queues[0]._opened.options.clock, Clock)
-    return queues[0]._opened.options.clock
+    clock = queues[0]._store.clock._given
+    assert isinstance(clock, Clock)
+    return clock
 
 
 def send(queue: Queue, *payloads: bytes) -> None:

@@ -132,6 +132,7 @@ OTHERS: Final = {
     "payload",
     "payloads",
     "durable",
+    "times",
     "copy",
     "follow",
     "block",

@@ -498,22 +498,27 @@ def test_child_with_its_parent_s_process_id_is_a_child(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offsets", "names", "expected"),
     [
-        ("monotonic   0   0\nboottime 0 0\n", ("time", "time_for_children"), 0),
-        ("monotonic -2 500000000\nboottime 5 0\n", ("time", "time_for_children"), -1_500_000_000),
+        ("monotonic   0   0\nboottime 0 0\n", ("time", "time_for_children"), (0, 0)),
+        (
+            "monotonic -2 500000000\nboottime 5 0\n",
+            ("time", "time_for_children"),
+            (-1_500_000_000, 5_000_000_000),
+        ),
+        ("monotonic 1 0\n", ("time", "time_for_children"), None),
         ("", ("time", "time_for_children"), None),
         ("monotonic 1 x\n", ("time", "time_for_children"), None),
-        ("", ("pid",), 0),
+        ("", ("pid",), (0, 0)),
         (None, ("time", "time_for_children"), None),
     ],
 )
-def test_offset_of_the_clock_is_read_or_not_known(
+def test_offsets_of_the_clocks_are_read_or_not_known(
     offsets: str | None,
     names: tuple[str, ...],
-    expected: int | None,
+    expected: tuple[int, int] | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A kernel without time namespaces has one clock; an unreadable offset is never taken for 0."""
+    """A kernel without time namespaces has one for all; what is not read is never taken for 0."""
     (tmp_path / "same").touch()
     (tmp_path / "ns").mkdir()
     for name in names:
@@ -522,7 +527,7 @@ def test_offset_of_the_clock_is_read_or_not_known(
         (tmp_path / "offsets").write_text(offsets)
     monkeypatch.setattr(namespaces, "NAMESPACES", str(tmp_path / "ns"))
     monkeypatch.setattr(namespaces, "CLOCK_OFFSETS", str(tmp_path / "offsets"))
-    assert namespaces.monotonic_offset() == expected
+    assert namespaces.clock_offsets() == expected
 
 
 def test_group_is_refused_where_its_clock_is_not_known(

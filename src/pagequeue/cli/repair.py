@@ -19,10 +19,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.directory_argument
+@click.option(
+    "--times",
+    is_flag=True,
+    help="Also set the times of messages that lie ahead of the clock to now: it was wrong when "
+    "they were sent.",
+)
 @options.json_option()
 @options.prefix_option
 @options.trust_option
-def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool) -> int:
+def command(
+    directory: str, prefix: str, trust: tuple[Trust, ...], *, times: bool, as_json: bool
+) -> int:
     """Repair the queue in DIR as far as that loses no message.
 
     Prints a line for each repair and for each remaining problem; exit code 1 if there is one. No
@@ -30,9 +38,10 @@ def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: b
 
     \b
     pagequeue repair events
+    pagequeue repair events --times
     """  # noqa: D301 - click's own mark is the character
     with silenced_warnings(), page_progress("verifying pages") as progress:
-        report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress)
+        report = repair_queue(directory, prefix=prefix, trust=trust, progress=progress, times=times)
     if as_json:
         figures = {"ok": report.ok} | dataclasses.asdict(report)
         print_json(figures)

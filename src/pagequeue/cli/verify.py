@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,9 @@ from pagequeue import verify_queue
 from pagequeue.cli import options
 from pagequeue.cli.json_output import print_json
 from pagequeue.cli.problem_text import line_of, page_progress, remedies
+from pagequeue.store.clock import BOUND_NS
 from pagequeue.util.text import grouped
+from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
     from pagequeue.util.literals import Trust
@@ -44,6 +47,11 @@ def command(directory: str, prefix: str, trust: tuple[Trust, ...], *, as_json: b
         f"{grouped(report.messages_checked, 'message')} in "
         f"{grouped(report.pages_checked, 'page')} checked"
     )
+    if report.seconds_ahead > BOUND_NS / NS_PER_S:
+        options.note(
+            f"the last message is {timedelta(seconds=round(report.seconds_ahead))} ahead of the "
+            "clock, and later ones get its time: `pagequeue repair --times` sets such times to now"
+        )
     if report.ok:
         click.echo(f"{click.style('ok', fg='green')}: {checked}")
         return 0

@@ -123,7 +123,6 @@ class Group(_core.Claims, Closing):
         retry: Retry,
         on_expired: OnExpired,
         clock: Callable[[], int] | None,
-        wall: Callable[[], int] | None,
     ) -> Self:
         """Open a handle on an open table and a held owner lock; the handle then owns both."""
         folder, prefix = store.folder, store.prefix
@@ -148,7 +147,7 @@ class Group(_core.Claims, Closing):
                 retry.most,
                 store.lock_timeout,
                 clock,
-                wall,
+                store.clock,
             )
         self.name = file.name
         self._store = store

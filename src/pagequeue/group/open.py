@@ -38,13 +38,11 @@ def open_group(
     on_expired: OnExpired,
     capacity: int | None,
     clock: Callable[[], int] | None = None,
-    wall: Callable[[], int] | None = None,
 ) -> Group:
     """Open a group, or create it.
 
     `clock` measures leases and delays, in ns, and must be the same for all handles: None is the
-    system's monotonic one. `wall` gives the time of the last acknowledgement. The other arguments
-    are those of `Queue.group`.
+    system's monotonic one. The other arguments are those of `Queue.group`.
 
     Raises:
         UsageError: a consumer has this name; or the group exists, and a start or another capacity
@@ -95,7 +93,6 @@ def open_group(
             retry=retry,
             on_expired=on_expired,
             clock=clock,
-            wall=wall,
         )
 
 
@@ -165,7 +162,6 @@ def _open(
     retry: Retry,
     on_expired: OnExpired,
     clock: Callable[[], int] | None,
-    wall: Callable[[], int] | None,
 ) -> Group:
     folder = store.folder
     file = GroupTable(folder, store.prefix, store.meta.queue_id, name, writable=True)
@@ -188,7 +184,6 @@ def _open(
             retry=retry,
             on_expired=on_expired,
             clock=clock,
-            wall=wall,
         )
     except BaseException:
         owner_lock.close()

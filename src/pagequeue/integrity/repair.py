@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.integrity.correct_times import correct_times, refuse_others
 from pagequeue.integrity.inspection import appended, inspect
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.repair_page import PageRepair
@@ -112,6 +113,7 @@ def repair_queue(
     progress: Callable[[int, int], None] | None = None,
     dtype: DTypeLike | None = None,
     codec: CodecName | None = None,
+    times: bool = False,
 ) -> RepairReport:
     """Repair a queue as far as possible without losing a message.
 
@@ -128,6 +130,8 @@ def repair_queue(
         progress: called with pages done and pages in all, while the result is verified.
         dtype: of its records, used only if `allMeta` is lost: pages do not contain it.
         codec: of its messages, likewise.
+        times: also set the times of messages that lie ahead of the system's clock to now: it was
+            wrong when they were sent. The clock must be right.
 
     Returns:
         The actions taken and the problems that remain.
@@ -137,6 +141,7 @@ def repair_queue(
         LockTimeout: another process has it open.
         UnsafePath, AccessDenied, NotADirectory: the directory is unusable.
         DiskFull: the disk has too little space for the files to recreate; free some, call again.
+        UsageError: with `times`: it is a journal, or a copy that `ship` made.
 
     Example:
         >>> repair_queue("events").actions
@@ -149,12 +154,16 @@ def repair_queue(
     try:
         inspect(folder, prefix)  # raises QueueNotFound
         is_journal = folder.exists(fmt.journal_name(prefix))
+        if times:
+            refuse_others(folder, prefix, is_journal=is_journal)
         schema = replace(requested, is_journal=is_journal).of_new_queue()
         report = RepairReport()
         remove_bad_lock_file(folder, prefix, lock_timeout, report.did)
         repair = _Repair(folder, prefix, schema, report, progress)
         with exclusive(folder, prefix, lock_timeout):
             meta, failure = repair.run()
+            if times and meta is not None and failure is None:
+                failure = _correct_times(folder, prefix, meta, report)
         found = repair.found
         if meta is not None and failure is None:
             opened = partial(_opened, path, prefix, trusted(trust, path), lock_timeout)
@@ -179,6 +188,16 @@ def _is_latched(folder: Directory, prefix: str, meta: AllMeta) -> bool:
         return write.is_failed
     finally:
         write.close()
+
+
+def _correct_times(
+    folder: Directory, prefix: str, meta: AllMeta, report: RepairReport
+) -> Problem | None:
+    try:
+        correct_times(folder, prefix, meta, system_clock(), report.did)
+    except (errors.DamageError, errors.UpgradeError) as error:
+        return problem_of(error)
+    return None
 
 
 def _opened(path: str, prefix: str, trust: frozenset[str], timeout: float) -> Store:

@@ -36,6 +36,7 @@ from pagequeue.system.trust import trusted
 from pagequeue.util.arguments import absolute_path
 from pagequeue.util.cached import Kept
 from pagequeue.util.text import counted
+from pagequeue.util.timestamps import NS_PER_S, system_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.util.literals import Trusted
+    from pagequeue.util.timestamps import Clock
 
 WORD_BYTES = 4
 NO_FRAGMENTS = "the fragments of this message are missing"
@@ -59,6 +61,8 @@ class VerifyReport:
         problems: those of the meta files, then those of the pages in order.
         awaits_recovery: whether the next process that opens the queue must find the tail, as after
             a power cut; torn frames after the durable mark are then not problems.
+        seconds_ahead: how far the last message's time is ahead of the clock, 0 if it is not: the
+            clock was wrong when it was sent, or is; `repair_queue` sets such times right.
 
     Example:
         >>> report = verify_queue("events")
@@ -70,6 +74,7 @@ class VerifyReport:
     messages_checked: int = 0
     problems: list[Problem] = field(default_factory=list)
     awaits_recovery: bool = False
+    seconds_ahead: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -118,13 +123,17 @@ def verify_queue(
 
 
 def verify(
-    folder: Directory, prefix: str, progress: Callable[[int, int], None] | None = None
+    folder: Directory,
+    prefix: str,
+    progress: Callable[[int, int], None] | None = None,
+    clock: Clock = system_clock,
 ) -> VerifyReport:
-    """Check all pages of the queue in an open directory."""
+    """Check all pages of the queue in an open directory; its times are compared with a clock."""
     found = inspect(folder, prefix)
     report = VerifyReport(problems=found.problems, awaits_recovery=found.awaits_recovery)
     if found.meta is not None:
-        _Verification(found, report).run(progress)
+        last = _Verification(found, report).run(progress)
+        report.seconds_ahead = max(0, last - clock()) / NS_PER_S
     return report
 
 
@@ -193,7 +202,8 @@ class _Verification:
                 return max(number, durable_page)
         return max(self.found.numbers[-1:], default=self.found.head_page)
 
-    def run(self, progress: Callable[[int, int], None] | None) -> None:
+    def run(self, progress: Callable[[int, int], None] | None) -> int:
+        """Check everything; return the time of the last message, in ns."""
         head = self.found.head_page
         total = max(0, self.last + 1 - head)
         for number in [n for n in self.present if head <= n <= self.last]:
@@ -214,6 +224,7 @@ class _Verification:
         self._forget_retired()
         if progress is not None:
             progress(total, total)
+        return self.state.floor
 
     def _forget_retired(self) -> None:
         """Drop problems of pages that retention removed meanwhile."""

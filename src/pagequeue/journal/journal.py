@@ -161,7 +161,7 @@ class Journal(Closing, Generic[State]):
         store, options = opened.store, opened.options
         self._sync_every = options.sync_every
         self._unsynced = 0
-        self._producer = opened.keep(Appender(store, options.clock), store)
+        self._producer = opened.keep(Appender(store, store.clock), store)
         self._send = self._producer.send
         self._compactor = Compactor(
             self.queue, self._producer, self._machine, self._snapshots, self._keep

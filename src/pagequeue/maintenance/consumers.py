@@ -165,15 +165,15 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
     if store.max_idle_ns is None:
         return False
     since, sequence = cursor.seen, cursor.next_sequence
-    oldest_kept = store.clock() - store.max_idle_ns
-    if since >= oldest_kept or sequence >= store.tail.sequence:
+    oldest_kept, credited = store.clock() - store.max_idle_ns, store.clock.credited
+    if credited(since) >= oldest_kept or sequence >= store.tail.sequence:
         return False
     try:
         place = store.seek_sequence(sequence)
     except (errors.Expired, errors.DamageError):
         return True  # it fell behind retention, or is at damage; and it was silent
     found, timestamp, _, _ = _core.peek(place.page.ready(place.position), place.position, sequence)
-    return found != _core.READ_FRAME or timestamp < oldest_kept
+    return found != _core.READ_FRAME or credited(timestamp) < oldest_kept
 
 
 def remove_consumer(store: Store, name: str) -> None:

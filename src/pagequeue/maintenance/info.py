@@ -12,7 +12,7 @@ from pagequeue.maintenance.consumers import ConsumerInfo, consumers
 from pagequeue.meta.meta_file import field_of
 from pagequeue.page.fragments import content_end
 from pagequeue.store.store import SealedPage
-from pagequeue.util.timestamps import to_datetime
+from pagequeue.util.timestamps import NS_PER_S, to_datetime
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -48,6 +48,10 @@ class Info:
             The dead letters of a group are a queue of their own.
         head_time: of the first retained message, None if the queue is empty.
         tail_time: of the last message, None if the queue is empty.
+        seconds_ahead: how far the last message's time is ahead of the clock, 0 if it is not; later
+            messages get its time until then, and `repair` with `times` sets it to now.
+        clock_off_seconds: how far the clock is off what it should show, while it is doubted; else
+            0. Below 0: it is behind.
         sync_failed: whether the failure latch is set.
         consumers: named consumers and groups, in order of their names.
 
@@ -75,6 +79,8 @@ class Info:
     file_bytes: int
     head_time: datetime | None
     tail_time: datetime | None
+    seconds_ahead: float
+    clock_off_seconds: float
     sync_failed: bool
     consumers: list[ConsumerInfo]
 
@@ -102,6 +108,7 @@ def _info(store: Store) -> Info:
         )
     count = tail.sequence - head_sequence
     sealed = range(head_page, tail.page_number)
+    now = store.clock()
     pages = _sealed_pages(store, sealed)
     return Info(
         directory=store.folder.path,
@@ -123,6 +130,8 @@ def _info(store: Store) -> Info:
         file_bytes=store.file_bytes(),
         head_time=to_datetime(store.time_at(head_sequence)) if count else None,
         tail_time=to_datetime(store.time_at(tail.sequence - 1)) if count else None,
+        seconds_ahead=max(0, tail.last_timestamp - now) / NS_PER_S if count else 0.0,
+        clock_off_seconds=store.clock.doubted_ns / NS_PER_S,
         sync_failed=store.write_meta.failed_errno != 0,
         consumers=consumers(store),
     )

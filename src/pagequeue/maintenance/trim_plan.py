@@ -156,8 +156,12 @@ class TrimPlanner:
         oldest_kept = self.oldest_kept(store)
         if oldest_kept is None:
             return low
+        credited = store.clock.credited
         return _last_allowed(
-            store, low, store.tail.page_number, lambda header: header.floor_timestamp < oldest_kept
+            store,
+            low,
+            store.tail.page_number,
+            lambda header: credited(header.floor_timestamp) < oldest_kept,
         )
 
     def _places(self, store: Store, names: list[str], *, protects: bool) -> dict[str, Place]:

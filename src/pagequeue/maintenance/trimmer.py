@@ -153,7 +153,7 @@ class Trimmer:
         if oldest_kept is None or store.write_meta.is_failed:
             return False
         first = store.own_first_timestamp(store.tail.page_number)
-        if first is None or first >= oldest_kept:
+        if first is None or store.clock.credited(first) >= oldest_kept:
             return False
         try:
             with Producer(store, store.clock) as producer:

@@ -200,6 +200,16 @@ class CursorMeta:
         self.region.store(self.OPENED, max(now, self.region.load(self.OPENED) + 1))
         self.move(next_sequence, now)
 
+    def seen_by(self, now: int) -> None:
+        """Lower what lies ahead of a time; the caller has the queue exclusively."""
+        created = self.created
+        for at, least in ((self.LAST_ACK, 0), (self.OPENED, created + 1), (self.CREATED, 0)):
+            known = self.region.load(at)
+            if known > now and not (at == self.OPENED and known == created):
+                self.region.store(at, max(now, least) if at != self.CREATED else now)
+            elif known > now:
+                self.region.store(at, now)
+
     def begin_flow(self, tail_sequence: int) -> None:
         """Record that a flow of this name asks for the last message, if none did before."""
         if not self.flow_from:

@@ -87,6 +87,9 @@ class WriteMeta(MappedMeta):
     LOCK_KEY: Final = _word("lock_boot")
     LOCK_KEY_BYTES: Final = _word("lock_abi") - _word("lock_boot")
     LOCK_NAMESPACE: Final = _word("lock_namespace")
+    CLOCK_AHEAD: Final = _word("clock_ahead")
+    CLOCK_DOUBTED: Final = _word("clock_doubted")
+    JUMPS: Final = tuple(range(_word("jumps"), fmt.WRITE_META.itemsize, 16))
 
     identity: Identity
 
@@ -255,6 +258,11 @@ class WriteMeta(MappedMeta):
         return self.region.read(self.LOCK_KEY, self.LOCK_KEY_BYTES)
 
     @property
+    def boot(self) -> bytes:
+        """The id of this boot."""
+        return self._key[:BOOT_BYTES]
+
+    @property
     def is_recovered(self) -> bool:
         """Whether the state was made in this boot, through this mount, in this very file."""
         return self.lock_key == self._key
@@ -266,6 +274,8 @@ class WriteMeta(MappedMeta):
 
     def mark_recovered(self) -> None:
         """Recreate the lock and mark the state as recovered; only with the queue locked."""
+        if not self.is_this_boot:
+            self.forget_clock()
         _core.reset_lock(self.region)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         self.region.write(self.LOCK_NAMESPACE, pid_namespace())
@@ -285,6 +295,63 @@ class WriteMeta(MappedMeta):
     def check_lock(self) -> None:
         """Raise if the lock has the layout of another C library."""
         check_lock_abi(self.lock_abi, self.path)
+
+    @property
+    def clock_ahead(self) -> int:
+        """How far the clock is ahead of the time since the boot, as last believed; 0: unknown."""
+        ahead = self.region.load(self.CLOCK_AHEAD)
+        return ahead if 0 < ahead <= fmt.TIMESTAMP_MAX and self.is_this_boot else 0
+
+    @property
+    def clock_doubted(self) -> int:
+        """When the clock began to be doubted, in ns since the boot; 0: it is not."""
+        return self.region.load(self.CLOCK_DOUBTED)
+
+    @clock_doubted.setter
+    def clock_doubted(self, ns: int) -> None:
+        self.region.store(self.CLOCK_DOUBTED, ns)
+
+    def believe_clock(self, ahead: int) -> None:
+        """Note how far the clock is ahead of the time since the boot, and that it is believed."""
+        self.region.store(self.CLOCK_AHEAD, max(0, ahead))
+        if self.clock_doubted:
+            self.clock_doubted = 0
+
+    def forget_clock(self, after: int = fmt.TIMESTAMP_MAX) -> None:
+        """Believe the next reading of the clock, whatever it is; forget jumps to a later time."""
+        self.clock_doubted = 0
+        self.region.store(self.CLOCK_AHEAD, 0)
+        for at in self.JUMPS:
+            if self.region.load(at) > after:
+                self.region.store(at + 8, 0)
+
+    @property
+    def jumps(self) -> list[tuple[int, int]]:
+        """The last times that the clock jumped ahead to, ascending, each with by how many ns."""
+        found = [(self.region.load(at), self.region.load(at + 8)) for at in self.JUMPS]
+        return sorted(
+            (when, ns) for when, ns in found if 0 < when <= fmt.TIMESTAMP_MAX and 0 < ns <= when
+        )
+
+    def note_jump(self, when: int, ns: int) -> None:
+        """Note that the clock jumped by ns, to a time; ahead, or back below 0.
+
+        A process that dies in between leaves a jump by 0, which is none.
+        """
+        known = self.jumps
+        if ns > 0:
+            known = [*known, (when, ns)][-len(self.JUMPS) :]
+        else:  # what it was ahead before, it is not any more
+            left = -ns
+            for i in reversed(range(len(known))):
+                taken = min(left, known[i][1])
+                known[i] = min(known[i][0], max(when, 1)), known[i][1] - taken
+                left -= taken
+        known += [(0, 0)] * (len(self.JUMPS) - len(known))
+        for at, (to, by) in zip(self.JUMPS, known, strict=True):
+            self.region.store(at + 8, 0)
+            self.region.store(at, to)
+            self.region.store(at + 8, by)
 
     def wake(self) -> None:
         """Wake every waiter, so that it polls again."""

@@ -156,7 +156,7 @@ def _check_source(source: Source) -> None:
 
 def _feeder(store: Store, upstream: Upstream, options: OpenOptions) -> Feeder:
     """Start to read from the upstream, in the background."""
-    producer = make_producer(store, options.clock, options.sync_every)
+    producer = make_producer(store, store.clock, options.sync_every)
     try:
         if isinstance(upstream, AsyncIterable):
             return TaskFeeder(store, producer, upstream)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from pagequeue.store.store import Store
     from pagequeue.util.closing import Closing
-    from pagequeue.util.timestamps import Clock
 
     Handle = TypeVar("Handle", bound=Closing)
     from pagequeue.util.literals import OnFull, Trusted
@@ -45,7 +44,6 @@ class OpenOptions:
         syncs: whether `sync` is not "none".
         sync_every: messages of a producer between two syncs; 0: it never syncs by their number.
         flush_seconds: the time between two flushes in the background; None: flush only on request.
-        clock: of producers, ns since 1970, UTC; None: the system's.
         trust: accepted risks, as for `Queue`.
     """
 
@@ -56,7 +54,6 @@ class OpenOptions:
     syncs: bool
     sync_every: int
     flush_seconds: float | None
-    clock: Clock | None
     trust: Trusted
 
 
@@ -181,7 +178,9 @@ class OpenQueue:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def repair(self, progress: Callable[[int, int], None] | None) -> RepairReport:
+    def repair(
+        self, progress: Callable[[int, int], None] | None, *, times: bool = False
+    ) -> RepairReport:
         """Close all handles and the store, repair the files, and open the store again."""
         store = self.writable("repair")
         store.folder.check()  # repair goes by the path
@@ -197,6 +196,7 @@ class OpenQueue:
                 progress=progress,
                 dtype=store.schema.dtype,
                 codec=store.schema.codec,
+                times=times,
             )
             with contextlib.suppress(errors.DamageError):
                 self.store = self._start(create=False)

@@ -39,7 +39,7 @@ from pagequeue.system.trust import trusted
 from pagequeue.util.arguments import absolute_path, type_error
 from pagequeue.util.closing import Closing
 from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX
-from pagequeue.util.timestamps import TimeLike, system_clock
+from pagequeue.util.timestamps import TimeLike, frozen_clock, system_clock
 from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class Queue(Closing, Generic[Sent]):
             read_only=read_only,
             page_bytes=page_bytes,
             lock_timeout=lock_timeout,
-            clock=clock or system_clock,
+            clock=clock or frozen_clock() or system_clock,
             file_mode=file_mode,
             trust=trusted(trust, path),
             schema=schema,
@@ -259,7 +259,6 @@ class Queue(Closing, Generic[Sent]):
             syncs=sync != "none",
             sync_every=sync_every,
             flush_seconds=flush_seconds,
-            clock=clock,
             trust=trust,
         )
         self._opened = OpenQueue(how, create=create)
@@ -386,7 +385,7 @@ class Queue(Closing, Generic[Sent]):
             range(0, 2)
         """
         store, how = self._opened.writable("send"), self._opened.options
-        return self._opened.keep(make_producer(store, how.clock, how.sync_every), store)
+        return self._opened.keep(make_producer(store, store.clock, how.sync_every), store)
 
     def publish(
         self,
@@ -614,7 +613,6 @@ class Queue(Closing, Generic[Sent]):
             latest=latest,
             on_expired=on_expired,
             capacity=capacity,
-            wall=self._opened.options.clock,
         )
         return self._opened.keep(group, store)
 
@@ -914,7 +912,9 @@ class Queue(Closing, Generic[Sent]):
             >>> queue.verify().ok
             True
         """
-        return self._opened.inspect(lambda store: verify(store.folder, store.prefix, progress))
+        return self._opened.inspect(
+            lambda store: verify(store.folder, store.prefix, progress, store.clock)
+        )
 
     # --- maintenance ------------------------------------------------------------------------------
 
@@ -1099,7 +1099,9 @@ class Queue(Closing, Generic[Sent]):
             store.folder.path, target, prefix=store.prefix, trust=trust, progress=progress
         )
 
-    def repair(self, progress: Callable[[int, int], None] | None = None) -> RepairReport:
+    def repair(
+        self, progress: Callable[[int, int], None] | None = None, *, times: bool = False
+    ) -> RepairReport:
         """Repair whatever can be repaired without losing a message; see `repair_queue`.
 
         This closes every handle made from this queue; no other process may have the queue open. If
@@ -1108,6 +1110,7 @@ class Queue(Closing, Generic[Sent]):
 
         Args:
             progress: called with the pages done and the pages in all, while the result is verified.
+            times: also set times that lie ahead of the system's clock to now, as `repair_queue`.
 
         Raises:
             ReadOnlyQueue: the queue was opened with `read_only=True`.
@@ -1117,7 +1120,7 @@ class Queue(Closing, Generic[Sent]):
             >>> queue.repair().ok
             True
         """
-        return self._opened.repair(progress)
+        return self._opened.repair(progress, times=times)
 
     # --- the end ----------------------------------------------------------------------------------
 

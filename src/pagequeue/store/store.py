@@ -22,16 +22,18 @@ from pagequeue.page.fragments import head_in
 from pagequeue.page.page import missing_page
 from pagequeue.page.ring_maps import RingMaps, are_pages_kept
 from pagequeue.page.spare import drop_spare
+from pagequeue.store.clock import QueueClock
 from pagequeue.store.flush import Flusher
 from pagequeue.store.opening import Opening
 from pagequeue.store.page_cache import PageCache
 from pagequeue.store.published import published_end
 from pagequeue.store.roll import Roller
 from pagequeue.system.descriptors import await_others
-from pagequeue.system.namespaces import monotonic_offset
+from pagequeue.system.namespaces import clock_offsets
 from pagequeue.util.arguments import shown, whole
 from pagequeue.util.closing import finalizer
 from pagequeue.util.green import look_at_threads
+from pagequeue.util.timestamps import system_clock
 from pagequeue.util.worker import Background
 from pagequeue.wait.notifier import Notifier
 from pagequeue.wait.shared_jobs import SharedJobs
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
     from pagequeue.store.opening import Asked
     from pagequeue.store.power_loss_recovery import RecoveryReport
     from pagequeue.system.directory import Directory
-    from pagequeue.util.timestamps import Clock
 
 MAPS = ("write_meta", "read_meta")
 CLOSE_SECONDS_MAX: Final = 60.0
@@ -84,7 +85,6 @@ class Store:
     def __init__(self, path: str, prefix: str, **asked: Unpack[Asked]) -> None:
         self.prefix = prefix
         self.read_only: bool = asked["read_only"]
-        self.clock: Clock = asked["clock"]
         self.lock_timeout: float = asked["lock_timeout"]
         self._fork_count = _core.fork_count()
         look_at_threads()
@@ -101,9 +101,9 @@ class Store:
         self._notifier: Notifier | None = None
         self.jobs: SharedJobs = SharedJobs()
         # Leases go by the host's clock; it is set here, because a fork can change the namespace.
-        offset = monotonic_offset()
-        self.is_clock_known: bool = offset is not None
-        _core.set_monotonic_offset(offset or 0)
+        offsets = clock_offsets()
+        self.is_clock_known: bool = offsets is not None
+        _core.set_clock_offsets(*(offsets or (0, 0)))
         self._opening = opening = Opening(path, prefix, **asked)
         self.folder: Directory = opening.folder
         self.meta: AllMeta = opening.meta
@@ -114,6 +114,13 @@ class Store:
         self._ring_maps = RingMaps(self.folder, prefix, self.meta) if is_kept else None
         self.write_meta: WriteMeta = opening.write_meta
         self.read_meta: ReadMeta = opening.read_meta
+        self.clock: QueueClock = QueueClock(
+            None if asked["clock"] is system_clock else asked["clock"],
+            self.write_meta,
+            self.folder.path,
+            read_only=self.read_only,
+            elapsed=_core.boottime if self.is_clock_known else None,
+        )
         self.pages: PageCache = PageCache(self.folder, self.meta, self.read_meta, self.background)
         self._prefix_tail = opening.prefix_tail
         self._prefix_key = opening.write_meta.lock_key
@@ -163,6 +170,7 @@ class Store:
         )
         read_meta = self.read_meta
         self.roller.head = lambda: read_meta.head  # without a reference to this object
+        self.clock.compare(self.tail.last_timestamp)
 
     @property
     def may_repair(self) -> bool:

@@ -1,6 +1,7 @@
-"""Namespaces of this process: of its thread ids, and of its monotonic clock.
+"""Namespaces of this process: of its thread ids, and of its clocks.
 
-Containers share files and the kernel, and neither thread ids nor the monotonic clock. What is
+Containers share files and the kernel, and neither thread ids nor the clocks that count from the
+boot. What is
 written into a shared file must not depend on either: see "Locks and namespaces" in FORMAT.md.
 """
 
@@ -29,8 +30,8 @@ def pid_namespace() -> bytes:
     return status.st_dev.to_bytes(8, "little") + status.st_ino.to_bytes(8, "little")
 
 
-def monotonic_offset() -> int | None:
-    """Return how many ns the monotonic clock of this process is ahead of the host's.
+def clock_offsets() -> tuple[int, int] | None:
+    """Return how many ns the monotonic and the boot clock of this process are ahead of the host's.
 
     None: unknown, because /proc has no entry, or because the process gave its children another time
     namespace than its own, and /proc shows theirs.
@@ -41,15 +42,15 @@ def monotonic_offset() -> int | None:
     try:
         names = os.listdir(NAMESPACES)
         if "time" not in names:
-            return 0  # the kernel has one clock for all
+            return 0, 0  # the kernel has one clock for all
         own, childrens = (os.stat(f"{NAMESPACES}/{name}") for name in ("time", "time_for_children"))
         with open(CLOCK_OFFSETS, "rb", 0) as file:  # as text it takes three times as long
             rows = [line.split() for line in file.read().decode("ascii").splitlines()]
         if (own.st_dev, own.st_ino) != (childrens.st_dev, childrens.st_ino):
             return None
-        [(seconds, ns)] = [row[1:] for row in rows if row[0] == "monotonic"]
-        return int(seconds) * 10**9 + int(ns)
-    except ValueError:
+        offsets = {name: int(seconds) * 10**9 + int(ns) for name, seconds, ns in rows}
+        return offsets["monotonic"], offsets["boottime"]
+    except (ValueError, KeyError):
         return None
     except OSError as error:
         refuse_without_resource(error, CLOCK_OFFSETS, "reading how the clock differs")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pagequeue import _core
 from pagequeue import format as fmt
 from pagequeue.errors import InvalidOption, NaiveDatetime
 from pagequeue.util.arguments import PLAUSIBLE_NS, in_ns, shown, type_error
@@ -39,6 +40,23 @@ class Ns(int):
 
 def system_clock() -> int:
     """Return now, in ns since 1970, UTC."""
+    return _core.realtime()
+
+
+def frozen_clock() -> Clock | None:
+    """Return the clock that a test library shows to Python; None: Python has the system's.
+
+    Such a library replaces what Python calls, and not what the system says to compiled code. Both
+    sides of a comparison with "ago" are to have the same clock.
+    """
+    before, told, after = _core.realtime(), time.time_ns(), _core.realtime()
+    if before - NS_PER_S <= told <= after + NS_PER_S:
+        return None
+    return _shown
+
+
+def _shown() -> int:
+    """Return what Python is shown as of now, not when this was made."""
     return time.time_ns()
 
 

@@ -30,11 +30,21 @@ static int64_t clock_ns(clockid_t which) {
 
 int64_t pq_clock_realtime(void) { return clock_ns(CLOCK_REALTIME); }
 
-static int64_t monotonic_offset;
+static int64_t monotonic_offset, boot_offset;
 
-/* How far the monotonic clock of this time namespace is ahead of the host's. */
-void pq_clock_set_offset(int64_t ns) {
-    __atomic_store_n(&monotonic_offset, ns, __ATOMIC_RELAXED);
+/* How far these clocks of this time namespace are ahead of the host's. */
+void pq_clock_set_offsets(int64_t monotonic_ns, int64_t boot_ns) {
+    __atomic_store_n(&monotonic_offset, monotonic_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&boot_offset, boot_ns, __ATOMIC_RELAXED);
+}
+
+/* The time since the host was started, also while it slept. */
+int64_t pq_clock_boot(void) {
+#if defined(CLOCK_BOOTTIME)
+    return clock_ns(CLOCK_BOOTTIME) - __atomic_load_n(&boot_offset, __ATOMIC_RELAXED);
+#else
+    return clock_ns(CLOCK_MONOTONIC); /* of macOS, which counts that too */
+#endif
 }
 
 /* The host's, so that times in files mean the same in every time namespace. */

@@ -270,7 +270,8 @@ void pq_lock_forget(pq_lock *lock);
 int64_t pq_clock_realtime(void);
 int64_t pq_clock_monotonic(void);
 int64_t pq_clock_coarse(void); /* monotonic, some ms late, for a fifth of the price */
-void pq_clock_set_offset(int64_t ns);
+int64_t pq_clock_boot(void);
+void pq_clock_set_offsets(int64_t monotonic_ns, int64_t boot_ns);
 void pq_pause(void);
 void pq_yield(void);
 void pq_sleep_ns(int64_t ns);

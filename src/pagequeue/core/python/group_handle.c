@@ -48,6 +48,9 @@ static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->file = file;
     self->clock = clock;
     self->wall = wall;
+    self->wall_is_system =
+        wall == Py_None || (PyObject_TypeCheck(wall, pq_clock_type) &&
+                            ((Clock *)wall)->source == Py_None);
     self->table.base = file->base;
     self->table.capacity = capacity;
     self->table.lock.mutex = file->base + PQ_GROUP_META_MUTEX;
@@ -77,6 +80,7 @@ static int claims_traverse(Claims *self, visitproc visit, void *arg) {
 static int claims_clear(Claims *self) {
     pq_clear_to_none(&self->clock);
     pq_clear_to_none(&self->wall);
+    self->wall_is_system = 1;
     Py_CLEAR(self->decoder);
     return 0;
 }
@@ -107,14 +111,12 @@ int64_t pq_group_now(Claims *self) {
 
 /* When something is acknowledged, by the wall clock; that is only asked twice a second. */
 int64_t pq_group_wall(Claims *self, int64_t now) {
-    if (self->wall != Py_None) {
-        return pq_clock_call(self->wall);
-    }
-    if (self->clock != Py_None) {
-        return pq_clock_realtime();
+    if (!self->wall_is_system || self->clock != Py_None) {
+        return self->wall == Py_None ? pq_clock_realtime() : pq_clock_call(self->wall);
     }
     if (now >= self->wall_until) {
-        self->wall_ahead = pq_clock_realtime() - now;
+        self->wall_ahead =
+            (self->wall == Py_None ? pq_clock_realtime() : pq_clock_now((Clock *)self->wall)) - now;
         self->wall_until = now + WALL_NS;
     }
     return now + self->wall_ahead;

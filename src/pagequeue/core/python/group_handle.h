@@ -4,6 +4,7 @@
 #define PAGEQUEUE_GROUP_H
 
 #include "protocol/group_claims.h"
+#include "python/clock.h"
 #include "python/module.h"
 
 #define PQ_CLAIM_COUNT_MAX 1024
@@ -20,6 +21,7 @@ typedef struct {
     int64_t wall_ahead, wall_until; /* the wall clock minus the monotonic one, and how long it counts */
     pq_retry retry;
     PyObject *clock, *wall;      /* None = the system's monotonic and real one */
+    int wall_is_system;          /* it is the system's, perhaps one that looks at its readings */
     PyObject *decoder;           /* of every message's value; NULL = that is the payload */
     unsigned fork_count;
     int closed;

@@ -20,7 +20,7 @@
 #endif
 
 PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
-PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type;
+PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type, *pq_clock_type;
 PyObject *pq_never_block;
 unsigned pq_fork_count, pq_forks_begun;
 
@@ -444,12 +444,20 @@ static PyObject *core_monotonic(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
     return PyLong_FromLongLong(pq_clock_monotonic());
 }
 
-static PyObject *core_set_monotonic_offset(PyObject *Py_UNUSED(module), PyObject *args) {
-    long long ns;
-    if (!PyArg_ParseTuple(args, "L:set_monotonic_offset", &ns)) {
+static PyObject *core_boottime(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+    return PyLong_FromLongLong(pq_clock_boot());
+}
+
+static PyObject *core_realtime(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) {
+    return PyLong_FromLongLong(pq_clock_realtime());
+}
+
+static PyObject *core_set_clock_offsets(PyObject *Py_UNUSED(module), PyObject *args) {
+    long long monotonic, boot;
+    if (!PyArg_ParseTuple(args, "LL:set_clock_offsets", &monotonic, &boot)) {
         return NULL;
     }
-    pq_clock_set_offset(ns);
+    pq_clock_set_offsets(monotonic, boot);
     Py_RETURN_NONE;
 }
 
@@ -552,8 +560,10 @@ static PyMethodDef functions[] = {
     {"end_turn", core_end_turn, METH_VARARGS, "End a turn to flush; return how many were asleep."},
     {"wake_turn", core_wake_turn, METH_VARARGS, "Wake everyone who waits for a flush."},
     {"monotonic", core_monotonic, METH_NOARGS, "Return the clock of leases, in ns."},
-    {"set_monotonic_offset", core_set_monotonic_offset, METH_VARARGS,
-     "Set how far this time namespace's monotonic clock is ahead of the host's, in ns."},
+    {"boottime", core_boottime, METH_NOARGS, "Return the time since the host was started, in ns."},
+    {"realtime", core_realtime, METH_NOARGS, "Return the system's clock, ns since 1970."},
+    {"set_clock_offsets", core_set_clock_offsets, METH_VARARGS,
+     "Set how far this time namespace's clocks are ahead of the host's, in ns."},
     {"fork_count", core_fork_count, METH_NOARGS, "Return how many forks led to this process."},
     {"doorbell", core_doorbell, METH_VARARGS, "Return the doorbell; announce a sleeper."},
     {"sleep_by", core_sleep_by, METH_O, "Wait by a callable where threads are greenlets."},
@@ -613,6 +623,7 @@ static const struct {
     PyTypeObject **type;
     PyTypeObject *(*make)(void);
 } types[] = {
+    {"Clock", &pq_clock_type, pq_clock_make},
     {"Descriptor", &pq_descriptor_type, pq_descriptor_make},
     {"Region", &pq_region_type, pq_region_make},
     {"Message", &pq_message_type, pq_message_make},

@@ -41,6 +41,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->lock_timeout = lock_timeout < 9e9 ? (int64_t)(lock_timeout * 1e9) : INT64_MAX;
     Py_INCREF((PyObject *)clock);
     self->clock = clock;
+    self->even = PyObject_TypeCheck(clock, pq_clock_type) ? (Clock *)clock : NULL;
     self->fork_count = pq_fork_count;
     return (PyObject *)self;
 }
@@ -60,6 +61,7 @@ static int writer_traverse(Writer *self, visitproc visit, void *arg) {
 }
 
 static int writer_clear(Writer *self) {
+    self->even = NULL;
     pq_clear_to_none(&self->clock);
     return 0;
 }
@@ -86,8 +88,39 @@ int pq_writer_ready(Writer *self) {
     return 1;
 }
 
-static int64_t clock_now(Writer *self) {
-    return self->clock == Py_None ? pq_clock_realtime() : pq_clock_call(self->clock);
+/* Whether reading the clock runs nothing of Python's, if it runs evenly. */
+static inline int is_system_clock(const Writer *self) {
+    return self->even != NULL ? self->even->source == Py_None : self->clock == Py_None;
+}
+
+/* Read the clock for an attempt; `ran`: it ran Python. 0 = raised */
+static inline int read_clock(Writer *self, attempt *try, int later, int *ran) {
+    Clock *even = self->even;
+    *ran = !is_system_clock(self);
+    if (even == NULL) {
+        try->now = self->clock == Py_None ? pq_clock_realtime() : pq_clock_call(self->clock);
+    } else if (*ran) {
+        try->now = pq_clock_now(even);
+    } else {
+        try->now = pq_clock_realtime();
+        if (!pq_clock_is_even(try->now, even->from, even->span)) {
+            *ran = 1;
+            try->now = pq_clock_look(even, try->now);
+        }
+    }
+    if (try->now < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "the clock is before 1970");
+        }
+        return 0;
+    }
+    if (later && is_system_clock(self)) {
+        try->late = try->now;
+        try->from = even == NULL ? 0 : even->from;
+        try->span = even == NULL ? INT64_MAX : even->span;
+        try->now = PQ_TIMESTAMP_NOW;
+    }
+    return 1;
 }
 
 /* Outside of the lock, but only for immutable payloads: a frame whose checksum was computed from
@@ -173,7 +206,7 @@ static int after(Writer *self, const pq_terms *terms, const pq_appended *out, si
 
 /* By the time that the messages get, if it is the system's and known already. */
 static inline int is_place_due(Writer *self, int64_t now) {
-    int is_known = now != PQ_TIMESTAMP_NOW && self->clock == Py_None;
+    int is_known = now != PQ_TIMESTAMP_NOW && is_system_clock(self);
     return pq_place_due(&self->checked_at, is_known ? now : pq_clock_realtime());
 }
 
@@ -255,11 +288,8 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
     int64_t value;
     for (int again = 0;; again = 1) {
         attempt try = {.what = PQ_DO_APPEND, .batch = batch, .terms = terms};
-        try.now = free_gil && self->clock == Py_None ? PQ_TIMESTAMP_NOW : clock_now(self);
-        if (try.now < 0 && (try.now != PQ_TIMESTAMP_NOW || self->clock != Py_None)) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_ValueError, "the clock is before 1970");
-            }
+        int ran;
+        if (!read_clock(self, &try, free_gil, &ran)) {
             return -1;
         }
         int is_due = is_place_due(self, try.now);
@@ -267,7 +297,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
             return -1;
         }
         /* Python code or another thread may have closed it since it was found ready. */
-        int same = !again && !is_due && !free_gil && self->clock == Py_None;
+        int same = !again && !is_due && !free_gil && !ran;
         int result = same || pq_writer_ready(self) ? pq_writer_run(self, &try, free_gil) : -1;
         if (result == PQ_APPEND_DONE) {
             *out = try.out;

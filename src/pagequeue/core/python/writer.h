@@ -2,6 +2,7 @@
 #ifndef PAGEQUEUE_WRITER_H
 #define PAGEQUEUE_WRITER_H
 
+#include "python/clock.h"
 #include "python/module.h"
 
 /* A page, and what a producer has to know of it. */
@@ -34,7 +35,8 @@ typedef struct {
     int64_t lock_timeout;  /* ns */
     int64_t checked_at;    /* when the names were last checked, by the system's clock */
     int64_t full_timeout;  /* ns that a call without a timeout of its own may be blocked */
-    PyObject *clock;       /* None = the system's */
+    PyObject *clock;       /* None = the system's, as it is */
+    Clock *even;           /* the same, if it is one that looks at its readings; else NULL */
     unsigned fork_count;
     int closed;
     int inside; /* threads that are in an attempt without the GIL */
@@ -60,7 +62,9 @@ typedef struct {
     pq_place at; /* a copy: another thread may attach the next page meanwhile */
     pq_lock *lock;
     const pq_batch *batch;
-    int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held */
+    int64_t now; /* PQ_TIMESTAMP_NOW = take it when the lock is held, ... */
+    int64_t from, late; /* ... if it is in this window of the clock, else use `late` */
+    uint64_t span;
     const pq_terms *terms; /* append */
     Region *meta, *page;
     Region *next_page;     /* roll, bulk commit */

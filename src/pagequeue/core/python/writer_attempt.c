@@ -30,7 +30,11 @@ static pq_append_result append(attempt *try) {
         try->at.sequence_limit = sequence_limit(try);
     }
     try->at.only_at = try->terms->only_at;
-    int64_t now = try->now == PQ_TIMESTAMP_NOW ? pq_clock_realtime() : try->now;
+    int64_t now = try->now;
+    if (now == PQ_TIMESTAMP_NOW) {
+        now = pq_clock_realtime();
+        now = pq_clock_is_even(now, try->from, try->span) ? now : try->late;
+    }
     return pq_append(&try->at, try->batch, now, try->terms->exact, &try->out);
 }
 
