@@ -84,7 +84,7 @@ class Audit:
 
     def take(self, sequence: int, entry: Any) -> None:  # noqa: ANN401 - judged here
         """Judge an entry."""
-        _, *operations = entry
+        _, _, *operations = entry
         before = dict.fromkeys(one[1] for one in operations if one[0] not in {INSERT, CODEC})
         for number in before:
             before[number] = self.versions.get(number)

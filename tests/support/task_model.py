@@ -19,6 +19,7 @@ class Job:
     worker: str | None = None
     reason: str | None = None
     dead: bool = False
+    due: int | None = None
 
 
 @dataclass
@@ -32,16 +33,19 @@ class Model:
         """Return the job that has a key."""
         return next((n for n, job in self.jobs.items() if key and job.key == key), None)
 
-    def next(self, queues: tuple[str, ...], now: int) -> int | None:
-        """Return the job that is claimed next."""
+    def next(self, queues: tuple[str, ...], now: int, elapsed: int = 0) -> int | None:
+        """Return the job that is claimed next, by the clock and by one that runs evenly."""
         due = [
             (-job.priority, job.at, number)
             for number, job in self.jobs.items()
-            if job.queue in queues and job.at <= now and not job.dead
+            if job.queue in queues and not job.dead and self._left(job, now, elapsed) <= 0
         ]
         return min(due)[2] if due else None
 
-    def next_time(self, queues: tuple[str, ...], now: int) -> int | None:
-        """Return when the next job can be claimed."""
-        later = [job.at for job in self.jobs.values() if job.queue in queues and not job.dead]
-        return min((at for at in later if at > now), default=None)
+    def left(self, queues: tuple[str, ...], now: int, elapsed: int) -> int | None:
+        """Return how long it is until the next job can be claimed."""
+        jobs = [job for job in self.jobs.values() if job.queue in queues and not job.dead]
+        return min((self._left(job, now, elapsed) for job in jobs), default=None)
+
+    def _left(self, job: Job, now: int, elapsed: int) -> int:
+        return job.at - now if job.due is None else job.due - elapsed

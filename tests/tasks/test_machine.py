@@ -21,9 +21,10 @@ from pagequeue.tasks import state as states
 from pagequeue.tasks.machine import InvalidEntry, TaskMachine
 from pagequeue.tasks.plan import Change, Insertion, Transaction
 from pagequeue.tasks.task import Modified, task_of
+from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
-    from pagequeue.tasks.state import State
+    from pagequeue.tasks.state import Moment, State
 
 QUEUES = ("a", "b", "c")
 LEASE = 10
@@ -44,10 +45,20 @@ class Tasks(RuleBasedStateMachine):
         self.state = self.machine.initial()
         self.other = self.machine.initial()
         self.model = Model()
-        self.now = 100
+        self.elapsed, self.ahead, self.boots = 100, 1000, 0
         self.log: list[bytes] = []
         self.refs: list[tuple[int, int]] = [(1, 1)]
-        self.write([self.now, [codes.CODEC, "bytes"]])
+        self.write([*self.moment, [codes.CODEC, "bytes"]])
+
+    @property
+    def now(self) -> int:
+        """What the clock shows."""
+        return self.elapsed + self.ahead
+
+    @property
+    def moment(self) -> Moment:
+        """What both clocks show."""
+        return self.now, self.elapsed
 
     def teardown(self) -> None:
         """Undo what was patched."""
@@ -58,6 +69,7 @@ class Tasks(RuleBasedStateMachine):
         """Apply an entry as the handle that wrote it does, and as all others do."""
         payload = msgspec.msgpack.encode(entry)
         self.log.append(payload)
+        self.last = self.elapsed
         self.machine.apply_own(self.state, entry, self.now)
         self.machine.apply(self.other, msgspec.msgpack.decode(payload), self.now)
         assert list(self.machine.dump(self.other)) == list(self.machine.dump(self.state))
@@ -65,7 +77,24 @@ class Tasks(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 15))
     def wait(self, seconds: int) -> None:
         """Time passes."""
-        self.now += seconds
+        self.elapsed += seconds
+
+    @rule(seconds=st.sampled_from((-200, -7, 7, 200)))
+    def set_clock(self, seconds: int) -> None:
+        """The clock is set, ahead or back: what is to last so long lasts so long."""
+        self.ahead += seconds
+
+    @rule(seconds=st.integers(0, 20))
+    def reboot(self, seconds: int) -> None:
+        """Another even clock: nothing waits for longer than it was to wait at the last entry."""
+        before, self.elapsed = self.elapsed, seconds
+        self.ahead += before
+        for job in self.model.jobs.values():
+            if job.due:
+                left = min(max(0, job.at - self.now), max(0, job.due - self.last))
+                job.at, job.due = self.now + left, self.elapsed + left if left else 0
+        self.boots += 1
+        self.write([*self.moment, [codes.BOOT, b"%d" % self.boots]])
 
     @rule(data=st.data())
     def modify(self, data: st.DataObject) -> None:
@@ -79,7 +108,7 @@ class Tasks(RuleBasedStateMachine):
             one: Change(
                 data.draw(st.none() | st.sampled_from(QUEUES)),
                 data.draw(st.none() | PAYLOADS),
-                self.later(data.draw(TIMES)),
+                self.later(data.draw(TIMES), data.draw(st.booleans())),
                 data.draw(st.none() | st.integers(-2, 2)),
             )
             for one, kind in zip(chosen, kinds, strict=True)
@@ -90,7 +119,7 @@ class Tasks(RuleBasedStateMachine):
             Insertion(
                 data.draw(st.sampled_from(QUEUES)),
                 data.draw(PAYLOADS),
-                self.later(data.draw(TIMES)),
+                self.later(data.draw(TIMES), data.draw(st.booleans())),
                 data.draw(st.integers(-2, 2)),
                 data.draw(keys),
             )
@@ -107,9 +136,18 @@ class Tasks(RuleBasedStateMachine):
             return
         self.commit(wanted)
 
-    def later(self, seconds: int | None) -> int | None:
-        """Return a time from now."""
-        return None if seconds is None else self.now + seconds
+    def later(self, seconds: int | None, is_delay: bool) -> int | None:
+        """Return a time from now, as operations have it."""
+        if seconds is None or not is_delay:
+            return None if seconds is None else max(0, self.now + seconds)
+        return -seconds - 1 if seconds > 0 else codes.AT_ONCE
+
+    def at(self, at: int | None) -> tuple[int, int | None]:
+        """Return when a task is to be claimed, by both clocks."""
+        if at in {None, codes.AT_ONCE}:
+            return self.now, 0
+        assert at is not None
+        return (at, None) if at >= 0 else (self.now - at, self.elapsed - at)
 
     def commit(self, wanted: Transaction) -> None:
         """Do a transaction on both."""
@@ -128,14 +166,14 @@ class Tasks(RuleBasedStateMachine):
         before = list(self.machine.dump(self.state))
         if wrong:
             with pytest.raises(Stale) as raised:
-                plan.modify(self.state, self.now, wanted, "there")
+                plan.modify(self.state, self.moment, wanted, "there")
             assert list(raised.value.conflicts) == wrong
             self.check_one(wanted, None, None)
             assert list(self.machine.dump(self.state)) == before
             return
-        entry, result = plan.modify(self.state, self.now, wanted, "there")
+        entry, result = plan.modify(self.state, self.moment, wanted, "there")
         assert list(self.machine.dump(self.state)) == before
-        if len(entry) == 1:
+        if len(entry) == 2:
             return
         self.check_one(wanted, entry, result)
         self.write(entry)
@@ -143,17 +181,19 @@ class Tasks(RuleBasedStateMachine):
             del model.jobs[number]
         for (number, version), change in wanted.change:
             job = model.jobs[number]
-            at = self.now if change.queue is not None and change.at is None else change.at
             given = {name: value for name, value in change._asdict().items() if value is not None}
+            at = given.pop("at", None)
             job = model.jobs[number] = replace(job, **given, version=version + 1)
-            if at is not None:
-                job.at, job.worker, job.reason, job.deliveries, job.dead = at, None, None, 0, False
+            if at is not None or change.queue is not None:
+                job.at, job.due = self.at(at)
+                job.worker, job.reason, job.deliveries, job.dead = None, None, 0, False
         for new in wanted.insert:
             model.made += 1
-            at = self.now if new.at is None else new.at
-            model.jobs[model.made] = Job(1, new.queue, new.payload, at, new.priority, new.key)
+            at, due = self.at(new.at)
+            job = Job(1, new.queue, new.payload, at, new.priority, new.key, due=due)
+            model.jobs[model.made] = job
         for task in (*result.inserted, *result.changed):
-            assert task == task_of(self.state.tasks[task.id], "bytes")
+            assert task == task_of(self.state.tasks[task.id], "bytes", self.moment)
             self.refs.append(task.ref)
 
     def check_one(
@@ -164,13 +204,13 @@ class Tasks(RuleBasedStateMachine):
             return
         if wanted.finish:
             try:
-                same = plan.finish_one(self.state, self.now, *wanted.finish[0], "there")
+                same = plan.finish_one(self.state, self.moment, *wanted.finish[0], "there")
             except Stale:
                 assert entry is None
                 return
             assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(entry)
         if wanted.insert and wanted.insert[0].key is None:
-            same, task = plan.insert_one(self.state, self.now, *wanted.insert[0][:4])
+            same, task = plan.insert_one(self.state, self.moment, *wanted.insert[0][:4])
             assert msgspec.msgpack.encode(same) == msgspec.msgpack.encode(entry)
             assert result is not None
             assert result.inserted == (task,)
@@ -186,7 +226,7 @@ class Tasks(RuleBasedStateMachine):
         before = list(self.machine.dump(self.state))
         claims = plan.claim(
             self.state,
-            self.now,
+            self.moment,
             queues,
             lease_ns=LEASE,
             worker="w",
@@ -195,7 +235,7 @@ class Tasks(RuleBasedStateMachine):
         )
         assert list(self.machine.dump(self.state)) == before
         if limit == 1 and maximum is None:
-            one = plan.claim_one(self.state, self.now, queues, LEASE, "w")
+            one = plan.claim_one(self.state, self.moment, queues, LEASE, "w")
             assert (one is None) == (claims.entry is None)
             if one is not None:
                 assert one[1:] == (claims.tasks[0],)
@@ -204,26 +244,27 @@ class Tasks(RuleBasedStateMachine):
             self.write(claims.entry)
         for task in claims.tasks:
             self.bury(queues, maximum)
-            number = self.model.next(queues, self.now)
+            number = self.model.next(queues, *self.moment)
             assert number == task.id
             job = self.model.jobs[number]
             job.version += 1
             job.deliveries += 1
-            job.at, job.worker = self.now + LEASE, "w"
-            assert task == task_of(self.state.tasks[number], "bytes")
+            job.at, job.due, job.worker = self.now + LEASE, self.elapsed + LEASE, "w"
+            assert task == task_of(self.state.tasks[number], "bytes", self.moment)
             self.refs.append(task.ref)
         if len(claims.tasks) < limit:
             self.bury(queues, maximum)
-            assert self.model.next(queues, self.now) is None
+            assert self.model.next(queues, *self.moment) is None
         if not claims.tasks:
-            assert claims.next_time == self.model.next_time(queues, self.now)
+            left = self.model.left(queues, *self.moment)
+            assert claims.seconds_left == (None if left is None else left / NS_PER_S)
 
     @rule(queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3).map(tuple))
     def be_overtaken(self, queues: tuple[str, ...]) -> None:
         """A plan whose entry is not appended has no effect."""
         plan.claim(
             self.state,
-            self.now,
+            self.moment,
             queues,
             lease_ns=LEASE,
             worker="w",
@@ -233,7 +274,7 @@ class Tasks(RuleBasedStateMachine):
 
     def bury(self, queues: tuple[str, ...], maximum: int | None) -> None:
         """In the model: bury what would be claimed next and was delivered too often."""
-        while (number := self.model.next(queues, self.now)) is not None:
+        while (number := self.model.next(queues, *self.moment)) is not None:
             job = self.model.jobs[number]
             if maximum is None or job.deliveries < maximum:
                 return
@@ -261,20 +302,21 @@ class Tasks(RuleBasedStateMachine):
         job.version += 1
         self.refs.append((ref[0], job.version))
         if kind == "extend":
-            job.at = self.now + 2 * LEASE
-            self.write(plan.extend(self.now, ref, job.at))
+            job.at, job.due = self.now + 2 * LEASE, self.elapsed + 2 * LEASE
+            self.write(plan.extend(self.moment, ref, job.at))
             return
-        at = self.now + data.draw(st.sampled_from((0, 5)))
+        delay = data.draw(st.sampled_from((0, 5)))
+        at = self.now + delay
         self.write(
             plan.nack(
-                self.state, self.now, [ref], at=at, reason="no", max_deliveries=MAX_DELIVERIES
+                self.state, self.moment, [ref], at=at, reason="no", max_deliveries=MAX_DELIVERIES
             )
         )
         job.worker, job.reason = None, "no"
         if job.deliveries >= MAX_DELIVERIES:
             job.dead = True
         else:
-            job.at = at
+            job.at, job.due = at, self.elapsed + delay if delay else 0
 
     @rule()
     def dump_and_load(self) -> None:
@@ -309,6 +351,7 @@ class Tasks(RuleBasedStateMachine):
                 one.worker,
                 one.reason,
                 one.is_dead,
+                one.due,
             )
             for number, one in self.state.tasks.items()
         }
@@ -319,7 +362,8 @@ class Tasks(RuleBasedStateMachine):
             assert lane.size == len(jobs)
             assert lane.dead == sum(job.dead for job in jobs)
             valid = [entry[2] for entry in lane.ready if entry[4].version == entry[3]]
-            valid += [entry[1] for entry in lane.waiting if entry[3].version == entry[2]]
+            later = [*lane.scheduled, *lane.waiting]
+            valid += [entry[1] for entry in later if entry[3].version == entry[2]]
             assert len(valid) == len(jobs) - lane.dead
 
 
@@ -336,11 +380,11 @@ def store() -> tuple[TaskMachine, State]:
     """A machine and its state with a ready task, a claimed one, and a dead one with a key."""
     machine = TaskMachine()
     state = machine.initial()
-    machine.apply(state, [5, [codes.CODEC, "json"]], 5)
+    machine.apply(state, [5, 5, [codes.CODEC, "json"]], 5)
     for key in (None, None, "k"):
-        machine.apply(state, [10, [codes.INSERT, "q", b"1", None, 0, key]], 10)
-    machine.apply(state, [10, [codes.CLAIM, 2, 1, 40, "w"]], 10)
-    machine.apply(state, [10, [codes.BURY, 3, 1, "tired"]], 10)
+        machine.apply(state, [10, 10, [codes.INSERT, "q", b"1", None, 0, key]], 10)
+    machine.apply(state, [10, 10, [codes.CLAIM, 2, 1, 40, "w"]], 10)
+    machine.apply(state, [10, 10, [codes.BURY, 3, 1, "tired"]], 10)
     return machine, state
 
 
@@ -351,41 +395,48 @@ WRONG: list[Any] = [
     {},
     [],
     [1],
-    ["now", [codes.FINISH, 1, 1]],
-    [True, [codes.FINISH, 1, 1]],
-    [1, []],
-    [1, 5],
-    [1, [99]],
-    [1, ["x"]],
-    [1, [True, 1, 1]],
-    [1, [codes.FINISH]],
-    [1, [codes.FINISH, 1]],
-    [1, [codes.FINISH, 1, 1, 1]],
-    [1, [codes.FINISH, 1, 2]],
-    [1, [codes.FINISH, 4, 1]],
-    [1, [codes.FINISH, "1", 1]],
-    [1, [codes.FINISH, [1], 1]],
-    [1, [codes.FINISH, 1, True]],
-    [1, [codes.DELETE, 1, 2]],
-    [1, [codes.DEPEND, 1, 2]],
-    [1, [codes.INSERT, "q", b"1", None, 0, "k"]],
-    [1, [codes.INSERT, "q", "text", None, 0, None]],
-    [1, [codes.INSERT, 5, b"", None, 0, None]],
-    [1, [codes.INSERT, "q", b"", 0.5, 0, None]],
-    [1, [codes.INSERT, "q", b"", None, None, None]],
-    [1, [codes.CLAIM, 1, 1, None, "w"]],
-    [1, [codes.CLAIM, 1, 1, 9, None]],
-    [1, [codes.CLAIM, 3, 2, 9, "w"]],
-    [1, [codes.BURY, 3, 2, "again"]],
-    [1, [codes.NACK, 1, 1, 5, None]],
-    [1, [codes.EXTEND, 1, 1, 5]],
-    [1, [codes.CODEC, "bytes"]],
-    [1, [codes.CHANGE, 1, 1, "q", None, None, None]],
-    [1, [codes.CHANGE, 1, 1, None, "text", None, None]],
-    [1, [codes.FINISH, 1, 1], [codes.FINISH, 1, 1]],
-    [1, [codes.FINISH, 1, 1], [codes.FINISH, 2, 1]],
-    [1, [codes.FINISH, 1, 1], [codes.NACK, 2, 2, None, 5]],
-    [1, [codes.INSERT, "q", b"", None, 0, "m"], [codes.INSERT, "q", b"", None, 0, "m"]],
+    ["now", 1, [codes.FINISH, 1, 1]],
+    [True, 1, [codes.FINISH, 1, 1]],
+    [1, 1, []],
+    [1, 1, [codes.BOOT]],
+    [1, 1, [codes.BOOT, "text"]],
+    [1, 1, [codes.BOOT, b""]],
+    [1, 1],
+    [1, 1, 5],
+    [1, [codes.FINISH, 1, 1]],
+    [1, None, [codes.FINISH, 1, 1]],
+    [1, True, [codes.FINISH, 1, 1]],
+    [1, 1, [99]],
+    [1, 1, ["x"]],
+    [1, 1, [True, 1, 1]],
+    [1, 1, [codes.FINISH]],
+    [1, 1, [codes.FINISH, 1]],
+    [1, 1, [codes.FINISH, 1, 1, 1]],
+    [1, 1, [codes.FINISH, 1, 2]],
+    [1, 1, [codes.FINISH, 4, 1]],
+    [1, 1, [codes.FINISH, "1", 1]],
+    [1, 1, [codes.FINISH, [1], 1]],
+    [1, 1, [codes.FINISH, 1, True]],
+    [1, 1, [codes.DELETE, 1, 2]],
+    [1, 1, [codes.DEPEND, 1, 2]],
+    [1, 1, [codes.INSERT, "q", b"1", None, 0, "k"]],
+    [1, 1, [codes.INSERT, "q", "text", None, 0, None]],
+    [1, 1, [codes.INSERT, 5, b"", None, 0, None]],
+    [1, 1, [codes.INSERT, "q", b"", 0.5, 0, None]],
+    [1, 1, [codes.INSERT, "q", b"", None, None, None]],
+    [1, 1, [codes.CLAIM, 1, 1, None, "w"]],
+    [1, 1, [codes.CLAIM, 1, 1, 9, None]],
+    [1, 1, [codes.CLAIM, 3, 2, 9, "w"]],
+    [1, 1, [codes.BURY, 3, 2, "again"]],
+    [1, 1, [codes.NACK, 1, 1, 5, None]],
+    [1, 1, [codes.EXTEND, 1, 1, 5]],
+    [1, 1, [codes.CODEC, "bytes"]],
+    [1, 1, [codes.CHANGE, 1, 1, "q", None, None, None]],
+    [1, 1, [codes.CHANGE, 1, 1, None, "text", None, None]],
+    [1, 1, [codes.FINISH, 1, 1], [codes.FINISH, 1, 1]],
+    [1, 1, [codes.FINISH, 1, 1], [codes.FINISH, 2, 1]],
+    [1, 1, [codes.FINISH, 1, 1], [codes.NACK, 2, 2, None, 5]],
+    [1, 1, [codes.INSERT, "q", b"", None, 0, "m"], [codes.INSERT, "q", b"", None, 0, "m"]],
 ]
 
 
@@ -432,16 +483,16 @@ def test_heaps_stay_in_proportion_to_the_tasks() -> None:
     """
     machine = TaskMachine()
     state = machine.initial()
-    machine.apply(state, [1, [codes.INSERT, "q", b"", None, 0, None]], 1)
-    machine.apply(state, [1, [codes.CLAIM, 1, 1, 10**6, "w"]], 1)
+    machine.apply(state, [1, 1, [codes.INSERT, "q", b"", None, 0, None]], 1)
+    machine.apply(state, [1, 1, [codes.CLAIM, 1, 1, 10**6, "w"]], 1)
     for number in range(2, 3000):
-        machine.apply(state, [2, [codes.INSERT, "q", b"", None, 0, None]], 2)
-        machine.apply(state, [2, [codes.CLAIM, number, 1, 10**9, "w"]], 2)
-        machine.apply(state, [2, [codes.FINISH, number, 2]], 2)
+        machine.apply(state, [2, 2, [codes.INSERT, "q", b"", None, 0, None]], 2)
+        machine.apply(state, [2, 2, [codes.CLAIM, number, 1, 10**9, "w"]], 2)
+        machine.apply(state, [2, 2, [codes.FINISH, number, 2]], 2)
     (lane,) = state.lanes.values()
     assert len(lane.waiting) <= states.HEAP_MIN + 2
     assert len(lane.ready) <= states.HEAP_MIN + 2
-    (task,) = plan.claim(state, 10**6, ["q"], lease_ns=1, worker="w").tasks
+    (task,) = plan.claim(state, (10**6, 10**6), ["q"], lease_ns=1, worker="w").tasks
     assert task.id == 1
 
 
@@ -450,6 +501,6 @@ def test_names_of_task_queues_that_are_empty_are_forgotten() -> None:
     machine = TaskMachine()
     state = machine.initial()
     for number in range(1, 5 * states.EMPTY_LANES_MAX):
-        machine.apply(state, [1, [codes.INSERT, f"q{number}", b"", None, 0, None]], 1)
-        machine.apply(state, [1, [codes.DELETE, number, 1]], 1)
+        machine.apply(state, [1, 1, [codes.INSERT, f"q{number}", b"", None, 0, None]], 1)
+        machine.apply(state, [1, 1, [codes.DELETE, number, 1]], 1)
     assert len(state.lanes) <= 2 * states.EMPTY_LANES_MAX

@@ -16,6 +16,7 @@ from support import LONG, until, until_asleep
 
 from pagequeue import Conflict, Queue, errors
 from pagequeue.tasks import NewTask, TaskStore, state
+from pagequeue.tasks.machine import BOOT
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
@@ -691,3 +692,84 @@ def test_claims_that_are_made_while_the_store_closes_are_given_back(tmp_path: Pa
         assert len(outcome) == 1
         assert watcher.tasks("work", status="claimed") == []
         assert {task.deliveries for task in watcher.tasks("work")} == {0, 1}
+
+
+# --- clocks that are set --------------------------------------------------------------------------
+
+
+def shifted(seconds: float) -> Callable[[], int]:
+    """Return a clock that runs, and is wrong by so much."""
+    return lambda: time.time_ns() + int(seconds * NS_PER_S)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize("wrong", [7200.0, -7200.0])
+def test_corrected_clock_neither_delays_tasks_nor_holds_leases(
+    tmp_path: Path, wrong: float, *, is_loaded: bool
+) -> None:
+    """The same rule from the log and from a snapshot: what lasts so long lasts so long."""
+    with TaskStore(tmp_path / "s", clock=shifted(wrong)) as store:
+        for queue, at in (("once", None), ("soon", timedelta(milliseconds=1)), ("held", None)):
+            store.insert(queue, queue, at=at)
+        later = store.insert("later", "later", at=timedelta(hours=1))
+        store.claim("held", lease=0.01).detach()
+        kept = store.insert("kept", "kept")
+        store.claim("kept", lease=3600.0).detach()
+        if is_loaded:
+            store.compact()
+    with TaskStore(tmp_path / "s") as store:
+        for queue in ("once", "soon", "held"):
+            assert store.claim(queue, timeout=warm.WAIT_SECONDS).value == queue
+        for task, status in ((later, "waiting"), (kept, "claimed")):
+            (found,) = store.tasks(task.queue, status=status)
+            assert found.id == task.id
+            assert 3500 < (found.at - store._now()[0]) / NS_PER_S <= 3600
+        figures = store.stats().queues
+        assert (figures["later"].waiting, figures["kept"].claimed) == (1, 1)
+
+
+def test_clock_that_is_corrected_under_an_open_store_holds_nothing(tmp_path: Path) -> None:
+    """A lease that was begun by the wrong clock, and one that is extended by the right one."""
+    off = 7200 * NS_PER_S
+    with TaskStore(tmp_path / "s", clock=lambda: time.time_ns() + off) as store:
+        for queue in ("a", "b"):
+            store.insert(queue, queue)
+        store.claim("a", lease=0.01).detach()
+        claim = store.claim("b", lease=60.0)
+        off = 0
+        claim.extend(0.01)
+        claim.detach()
+        for queue in ("a", "b"):
+            assert store.claim(queue, timeout=warm.WAIT_SECONDS).value == queue
+
+
+def test_after_another_boot_nothing_waits_longer_than_it_was_to(tmp_path: Path) -> None:
+    """How long the machine was off is known by a clock that can be wrong."""
+    with TaskStore(tmp_path / "s", clock=shifted(7200.0)) as store:
+        store.insert("once", "once")
+        store.insert("soon", "soon", at=timedelta(hours=1))
+        store.journal.update(lambda _: [*store._now(), [BOOT, b"another boot"]])
+        assert store.claim("once", timeout=0).value == "once"
+        with TaskStore(tmp_path / "s", read_only=True) as reader:
+            assert reader.journal.state.boot == store._boot
+    with TaskStore(tmp_path / "s") as store:
+        store.journal.update(lambda _: [*store._now(), [BOOT, b"another boot"]])
+        with TaskStore(tmp_path / "s", read_only=True) as reader:
+            assert [task.value for task in reader.tasks("soon", status="waiting")] == ["soon"]
+        store.insert("x", "x")
+        (task,) = store.tasks("soon", status="waiting")
+        assert 3500 < (task.at - store._now()[0]) / NS_PER_S <= 3600
+
+
+def test_schedule_that_names_a_time_goes_by_the_clock(
+    opened: Callable[..., TaskStore], clock: Clock
+) -> None:
+    """And a time in the past is at once."""
+    with opened() as store:
+        store.insert("past", "past", at=datetime(1960, 1, 1, tzinfo=UTC))
+        task = store.insert("named", "named", at=clock.now + 5 * NS_PER_S)
+        assert store.claim("past", timeout=0).value == "past"
+        with pytest.raises(TimeoutError):
+            store.claim("named", timeout=0)
+        store.modify(change={task.ref: {"at": timedelta(0)}})
+        assert store.claim("named", timeout=0).value == "named"

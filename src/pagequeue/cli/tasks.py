@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from pagequeue.tasks import Task, TaskStats
     from pagequeue.util.literals import Trust
+    from pagequeue.util.timestamps import TimeLike
 
 _REF: Final = re.compile(r"(\d{1,18})(?::(\d{1,18}))?", re.ASCII)
 COLUMNS: Final = ("task", "queue", "status", "since / until", "deliveries", "value", "reason")
@@ -69,13 +70,12 @@ def _refs(
         raise click.BadParameter(str(error), context, option) from None
 
 
-def _later(text: str) -> int:
+def _later(text: str) -> TimeLike:
     """Return the time that a text means; a duration is from now on."""
-    now = time.time_ns()
     try:
-        return now + parse_duration(text)
+        return timedelta(microseconds=-(-parse_duration(text) // 1000))
     except ValueError:
-        return parse_time(text, now)
+        return parse_time(text, time.time_ns())
 
 
 def _opened(directory: str, prefix: str, trust: tuple[Trust, ...], **given: Any) -> TaskStore:  # noqa: ANN401
@@ -245,7 +245,7 @@ def insert(
     *,
     as_json: bool,
     file: str | None,
-    at: int | None,
+    at: TimeLike | None,
     priority: int,
     key: str | None,
     codec: str | None,

@@ -1,20 +1,24 @@
 """The state machine of a task store: entries of its journal, and what each makes of the state.
 
-An entry is a list: the time of its transaction (ns since 1970, of its author's clock), then
-operations, each a list that begins with its code:
+An entry is a list: the time of its transaction in ns since 1970, by its author's clock, and in ns
+of the even clock that the state counts by; then operations, each a list that begins with its code:
 
 | code | operation | effect |
 | --- | --- | --- |
-| 0 | queue, payload, at, priority, key | inserts a task with the next id; at None: now |
+| 0 | queue, payload, at, priority, key | inserts a task with the next id; at None: at once |
 | 1 | id, version, until, worker | claims it until then |
 | 2 | id, version | removes it: its work is done |
 | 3 | id, version | removes it |
-| 4 | id, version, queue, payload, at, priority | changes what is not None; a time releases it |
+| 4 | id, version, queue, payload, at, priority | changes what is not None; at releases it |
 | 5 | id, version | none: the transaction depends on this version |
 | 6 | id, version, at, reason | gives a claimed one back, to be claimed from then on |
 | 7 | id, version, until | extends a claim |
 | 8 | id, version, reason | makes it dead |
 | 9 | codec | names the codec of payloads |
+| 10 | boot | counts by another even clock |
+
+A time `at` below 0 is a delay: so many ns from then on, and -1 at once. Delays and leases are
+measured by the even clock, so that they last as long as they say however the other one is set.
 
 An entry takes effect as a whole. `plan.py` writes entries for the state that they will be applied
 to, and the journal appends them only to that state; so an operation whose version is not that of
@@ -45,7 +49,9 @@ from pagequeue.util.optional import library
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC = range(10)
+INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC, BOOT = range(11)
+AT_ONCE: Final = -1
+"""As the time of a task: when the transaction is."""
 CHUNK_BYTES: Final = 64 * 1024
 """Payloads in one message of a snapshot, unless a single one is larger."""
 FIELDS: Final[tuple[tuple[type, ...], ...]] = (
@@ -61,6 +67,7 @@ FIELDS: Final[tuple[tuple[type, ...], ...]] = (
     (bool,),
     (int,),
     (str, type(None)),
+    (int, type(None)),
 )
 """The types of what `Record` takes."""
 TEXT: Final = (str, type(None))
@@ -93,9 +100,10 @@ class TaskMachine:
             InvalidEntry: the entry does not fit the state, which is unchanged.
         """
         _check(state, entry)
-        if len(entry) == 2:  # in line, because every process does this for all entries of others
-            operation = entry[1]
-            _EFFECTS[operation[0]](state, entry[0], operation)
+        if len(entry) == 3:  # in line, because every process does this for all entries of others
+            operation = entry[2]
+            _EFFECTS[operation[0]](state, entry, operation)
+            state.last = entry[0], entry[1]
         else:
             self.apply_own(state, entry, timestamp_ns)
 
@@ -108,19 +116,20 @@ class TaskMachine:
             timestamp_ns: as for `apply`.
         """
         del timestamp_ns
-        now = entry[0]
-        if len(entry) == 2:  # every process applies every entry: without the loop it is faster
-            operation = entry[1]
-            _EFFECTS[operation[0]](state, now, operation)
-            return
-        effects = _EFFECTS
-        for operation in entry[1:]:
-            effects[operation[0]](state, now, operation)
+        if len(entry) == 3:  # every process applies every entry: without the loop it is faster
+            operation = entry[2]
+            _EFFECTS[operation[0]](state, entry, operation)
+        else:
+            effects = _EFFECTS
+            for operation in entry[2:]:
+                effects[operation[0]](state, entry, operation)
+        state.last = entry[0], entry[1]
 
     def dump(self, state: State) -> Iterator[bytes]:
         """Yield a state in chunks; equal states yield equal chunks."""
         encode = _msgpack().encode
-        yield encode([state.next_id, state.codec, state.totals, len(state.tasks)])
+        head = [state.next_id, state.codec, state.totals, len(state.tasks), state.boot]
+        yield encode([*head, *state.last])
         rows: list[list[object]] = []
         size = 0
         for record in state.tasks.values():
@@ -145,7 +154,10 @@ class TaskMachine:
         decode = _msgpack().decode
         state, rows = State(), iter(chunks)
         try:
-            state.next_id, state.codec, state.totals, count = decode(next(rows))
+            head = decode(next(rows))
+            state.next_id, state.codec, state.totals, count, state.boot, *last = head
+            wall, elapsed = last
+            state.last = wall, elapsed
             state.enter(_record(fields) for chunk in rows for fields in decode(chunk))
         except (StopIteration, TypeError, ValueError) as error:
             raise InvalidEntry(f"not a state of a task store: {error}") from error
@@ -165,17 +177,17 @@ _LISTS: Final = frozenset((list, tuple))
 
 def _check(state: State, entry: Entry) -> None:
     """Raise unless all operations of an entry fit a state, and no two are about one task."""
-    if type(entry) not in _LISTS or len(entry) < 2 or type(entry[0]) is not int:
-        raise InvalidEntry("not a list of a time and operations")
+    if type(entry) not in _LISTS or len(entry) < 3 or {type(entry[0]), type(entry[1])} != {int}:
+        raise InvalidEntry("not a list of two times and operations")
     try:
-        if len(entry) == 2:
-            operation = entry[1]
+        if len(entry) == 3:
+            operation = entry[2]
             if type(operation) not in _LISTS or type(operation[0]) is not int:
                 raise InvalidEntry("not an operation")
             _CHECKS[operation[0]](state, operation)
             return
         seen: set[int | str] = set()
-        for operation in entry[1:]:
+        for operation in entry[2:]:
             if type(operation) not in _LISTS or type(operation[0]) is not int:
                 raise InvalidEntry("not an operation")
             subject = _CHECKS[operation[0]](state, operation)
@@ -270,6 +282,13 @@ def _check_codec(state: State, operation: Sequence[Any]) -> None:
         raise InvalidEntry("a second codec")
 
 
+def _check_boot(state: State, operation: Sequence[Any]) -> None:
+    if len(operation) != 2 or type(operation[1]) is not bytes:
+        raise _unknown()
+    if operation[1] == state.boot:
+        raise InvalidEntry("it counts by this clock already")
+
+
 def _current(state: State, operation: Sequence[Any]) -> Record:
     """Return the task of an operation, which has the version that it names."""
     number, version = operation[1], operation[2]
@@ -306,31 +325,50 @@ _CHECKS: Final[dict[int, Callable[[State, Sequence[Any]], int | str | None]]] = 
     EXTEND: _check_extend,
     BURY: _check_bury,
     CODEC: _check_codec,
+    BOOT: _check_boot,
 }
 
 
 # --- effects --------------------------------------------------------------------------------------
 
 
-# Each takes the state, the time of the entry, and the operation, which was checked.
+# Each takes the state, the entry, of which only the times are used, and the operation, which was
+# checked.
 
 
-def _insert(state: State, now: int, operation: Sequence[Any]) -> None:
+def _when(entry: Entry, at: int | None) -> tuple[int, int | None]:
+    """Return the fields `at` and `due` of a task for the time in an operation."""
+    if at is None or at == AT_ONCE:
+        return entry[0], 0
+    if at < 0:
+        return entry[0] - at, entry[1] - at
+    return at, None
+
+
+def _delayed(entry: Entry, at: int) -> int:
+    """Return `due` for what is so long after an entry."""
+    delay = at - entry[0]
+    return entry[1] + delay if delay > 0 else 0
+
+
+def _insert(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, queue, payload, at, priority, key = operation
     number = state.next_id
+    at, due = _when(entry, at)
     record = Record(
         number,
         1,
         queue,
         payload,
-        now if at is None else at,
+        at,
         priority,
         0,
         None,
         None,
         False,
-        now,
+        entry[0],
         key,
+        due,
     )
     state.next_id = number + 1
     state.tasks[number] = record
@@ -338,25 +376,26 @@ def _insert(state: State, now: int, operation: Sequence[Any]) -> None:
         state.keys[key] = number
     lane = state.lanes.get(queue) or state.lane(queue)
     lane.size += 1
-    lane.push(record, now)
+    lane.push(record)
     state.totals[INSERTED] += 1
 
 
-def _claim(state: State, now: int, operation: Sequence[Any]) -> None:
+def _claim(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, number, version, until, worker = operation
     record = state.tasks[number]
     record.version = version + 1
     record.at = until
+    record.due = _delayed(entry, until)
     record.worker = worker
     record.deliveries += 1
     lane = state.lanes[record.queue]
     if (ready := lane.ready) and ready[0][4] is record:  # mostly: what is claimed is the first
         heappop(ready)
-    lane.push(record, now)
+    lane.push(record)
     state.totals[CLAIMED] += 1
 
 
-def _remove(total: int, state: State, now: int, operation: Sequence[Any]) -> None:
+def _remove(total: int, state: State, entry: Entry, operation: Sequence[Any]) -> None:
     record = state.tasks.pop(operation[1])
     record.version = GONE
     if record.key is not None:
@@ -367,11 +406,11 @@ def _remove(total: int, state: State, now: int, operation: Sequence[Any]) -> Non
     if (waiting := lane.waiting) and waiting[0][3] is record:  # often: a claim that ended well
         heappop(waiting)
     else:
-        lane.first(now)
+        lane.first((entry[0], entry[1]))
     state.totals[total] += 1
 
 
-def _change(state: State, now: int, operation: Sequence[Any]) -> None:
+def _change(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, number, version, queue, payload, at, priority = operation
     record = state.tasks[number]
     lane = state.lanes[record.queue]
@@ -389,38 +428,40 @@ def _change(state: State, now: int, operation: Sequence[Any]) -> None:
         record.queue = queue
     if at is not None:
         lane.dead -= record.is_dead
-        record.at = at
+        record.at, record.due = _when(entry, at)
         record.worker = record.reason = None
         record.deliveries = 0
         record.is_dead = False
     if not record.is_dead:
-        lane.push(record, now)
+        lane.push(record)
 
 
-def _depend(state: State, now: int, operation: Sequence[Any]) -> None:
-    del state, now, operation
+def _depend(state: State, entry: Entry, operation: Sequence[Any]) -> None:
+    del state, entry, operation
 
 
-def _nack(state: State, now: int, operation: Sequence[Any]) -> None:
+def _nack(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, number, version, at, reason = operation
     record = state.tasks[number]
     record.version = version + 1
     record.at = at
+    record.due = _delayed(entry, at)
     record.worker = None
     record.reason = reason
-    state.lanes[record.queue].push(record, now)
+    state.lanes[record.queue].push(record)
     state.totals[NACKED] += 1
 
 
-def _extend(state: State, now: int, operation: Sequence[Any]) -> None:
+def _extend(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, number, version, until = operation
     record = state.tasks[number]
     record.version = version + 1
     record.at = until
-    state.lanes[record.queue].push(record, now)
+    record.due = _delayed(entry, until)
+    state.lanes[record.queue].push(record)
 
 
-def _bury(state: State, now: int, operation: Sequence[Any]) -> None:
+def _bury(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, number, version, reason = operation
     record = state.tasks[number]
     record.version = version + 1
@@ -429,16 +470,20 @@ def _bury(state: State, now: int, operation: Sequence[Any]) -> None:
     record.is_dead = True
     lane = state.lanes[record.queue]
     lane.dead += 1
-    lane.first(now)
+    lane.first((entry[0], entry[1]))
     state.totals[DIED] += 1
 
 
-def _codec(state: State, now: int, operation: Sequence[Any]) -> None:
-    del now
+def _codec(state: State, entry: Entry, operation: Sequence[Any]) -> None:
+    del entry
     state.codec = operation[1]
 
 
-_EFFECTS: Final[dict[int, Callable[[State, int, Sequence[Any]], None]]] = {
+def _boot(state: State, entry: Entry, operation: Sequence[Any]) -> None:
+    state.begin_boot(operation[1], (entry[0], entry[1]))
+
+
+_EFFECTS: Final[dict[int, Callable[[State, Entry, Sequence[Any]], None]]] = {
     INSERT: _insert,
     CLAIM: _claim,
     FINISH: partial(_remove, DONE),
@@ -449,6 +494,7 @@ _EFFECTS: Final[dict[int, Callable[[State, int, Sequence[Any]], None]]] = {
     EXTEND: _extend,
     BURY: _bury,
     CODEC: _codec,
+    BOOT: _boot,
 }
 
 
@@ -465,6 +511,8 @@ def _check_loaded(state: State, count: object) -> None:
     if (
         type(state.next_id) is not int
         or type(state.codec) not in TEXT
+        or type(state.boot) is not bytes
+        or {type(time) for time in state.last} != {int}
         or len(state.totals) != len(TOTALS)
         or any(type(total) is not int for total in state.totals)
     ):

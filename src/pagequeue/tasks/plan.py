@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue.errors import Conflict, InvalidOption, Stale
 from pagequeue.tasks.machine import (
+    AT_ONCE,
     BURY,
     CHANGE,
     CLAIM,
@@ -26,7 +27,7 @@ from pagequeue.tasks.task import Modified, Task, task_of
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from pagequeue.tasks.state import Lane, Ready, Record, State
+    from pagequeue.tasks.state import Lane, Moment, Ready, Record, State
 
 LEASE_ENDED: Final = "was kept until its lease ended"
 GIVEN_BACK: Final = "was given back"
@@ -39,7 +40,7 @@ _TASK: Final = tuple.__new__
 
 
 class Insertion(NamedTuple):
-    """A task to insert, with its payload encoded and its time in ns."""
+    """A task to insert, with its payload encoded and its time as operations have it."""
 
     queue: str
     payload: bytes
@@ -94,19 +95,19 @@ def _refuse_twice(what: str, names: Sequence[Hashable]) -> None:
         )
 
 
-def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list[Any], Modified]:
+def modify(state: State, now: Moment, wanted: Transaction, path: str) -> tuple[list[Any], Modified]:
     """Return the entry of a transaction, and what it writes.
 
     Args:
         state: to write for.
-        now: ns since 1970.
+        now: by both clocks.
         wanted: what is to happen.
         path: of the store, for the error.
 
     Raises:
         Stale: a version is not current, or a key is in use.
     """
-    entry: list[Any] = [now]
+    entry: list[Any] = [*now]
     entry += [(FINISH, number, version) for number, version in wanted.finish]
     entry += [[DELETE, *ref] for ref in wanted.delete]
     entry += [[DEPEND, *ref] for ref in wanted.depend]
@@ -114,9 +115,10 @@ def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list
     codec = state.codec or ""
     changed: list[Task] = []
     for ref, change in wanted.change:
-        at = now if change.queue is not None and change.at is None else change.at
+        at = AT_ONCE if change.queue is not None and change.at is None else change.at
         entry.append([CHANGE, *ref, change.queue, change.payload, at, change.priority])
-        changed.append(_changed(task_of(state.tasks[ref[0]], codec), change, at))
+        when = None if at is None else _when(now, at)
+        changed.append(_changed(task_of(state.tasks[ref[0]], codec, now), change, when))
     inserted: list[Task] = []
     for number, new in enumerate(wanted.insert, state.next_id):
         queue, payload, at, priority, key = new
@@ -129,13 +131,13 @@ def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list
                     1,
                     queue,
                     payload,
-                    now if at is None else at,
+                    _when(now, at),
                     priority,
                     0,
                     None,
                     None,
                     False,
-                    now,
+                    now[0],
                     key,
                     codec,
                 ),
@@ -148,10 +150,9 @@ def modify(state: State, now: int, wanted: Transaction, path: str) -> tuple[list
 
 
 def insert_one(
-    state: State, now: int, queue: str, payload: bytes, at: int | None, priority: int
+    state: State, now: Moment, queue: str, payload: bytes, at: int | None, priority: int
 ) -> tuple[list[Any], Task]:
     """Return the entry that inserts one task without a key, and the task."""
-    due = now if at is None else at
     task = _TASK(
         Task,
         (
@@ -159,21 +160,28 @@ def insert_one(
             1,
             queue,
             payload,
-            due,
+            _when(now, at),
             priority,
             0,
             None,
             None,
             False,
-            now,
+            now[0],
             None,
             state.codec or "",
         ),
     )
-    return [now, (INSERT, queue, payload, at, priority, None)], task
+    return [*now, (INSERT, queue, payload, at, priority, None)], task
 
 
-def finish_one(state: State, now: int, number: int, version: int, path: str) -> list[Any]:
+def _when(now: Moment, at: int | None) -> int:
+    """Return from when a task can be claimed, by the time in its operation."""
+    if at is None or at == AT_ONCE:
+        return now[0]
+    return now[0] - at if at < 0 else at
+
+
+def finish_one(state: State, now: Moment, number: int, version: int, path: str) -> list[Any]:
     """Return the entry that removes one task whose work is done.
 
     Raises:
@@ -182,7 +190,7 @@ def finish_one(state: State, now: int, number: int, version: int, path: str) -> 
     record = state.tasks.get(number)
     if record is None or record.version != version:
         raise stale(path, conflicts(state, [(number, version)]))
-    return [now, (FINISH, number, version)]
+    return [*now, (FINISH, number, version)]
 
 
 def _check_versions(state: State, wanted: Transaction, path: str) -> None:
@@ -280,17 +288,17 @@ class Claims(NamedTuple):
     Attributes:
         entry: None: there is nothing to claim, or to bury.
         tasks: as they are when they are claimed.
-        next_time: if none is claimed: when the next one can be, ns since 1970; None: none waits.
+        seconds_left: if none is claimed: until the next one can be; None: none waits.
     """
 
     entry: list[Any] | None
     tasks: list[Task]
-    next_time: int | None
+    seconds_left: float | None
 
 
 def claim(
     state: State,
-    now: int,
+    now: Moment,
     queues: Sequence[str],
     *,
     lease_ns: int,
@@ -302,17 +310,17 @@ def claim(
 
     Args:
         state: to write for.
-        now: ns since 1970.
+        now: by both clocks.
         queues: names of task queues.
         lease_ns: of each claim.
         worker: its name.
         limit_count: most tasks to claim.
         max_deliveries: tasks that were claimed so often become dead instead.
     """
-    until, codec = now + lease_ns, state.codec or ""
+    until, codec = now[0] + lease_ns, state.codec or ""
     names = queues if len(queues) == 1 else dict.fromkeys(queues)
     lanes = [lane for name in names if (lane := state.lanes.get(name)) is not None]
-    entry: list[Any] = [now]
+    entry: list[Any] = [*now]
     tasks: list[Task] = []
     for ready in _in_order(lanes, now, limit_count):
         record = ready[4]
@@ -325,12 +333,12 @@ def claim(
                 break
     if tasks:
         return Claims(entry, tasks, None)
-    times = [time for lane in lanes if (time := lane.next_time()) is not None]
-    return Claims(entry if len(entry) > 1 else None, [], min(times, default=None))
+    left = [seconds for lane in lanes if (seconds := lane.seconds_left(now)) is not None]
+    return Claims(entry if len(entry) > 2 else None, [], min(left, default=None))
 
 
 def claim_one(
-    state: State, now: int, queues: Sequence[str], lease_ns: int, worker: str
+    state: State, now: Moment, queues: Sequence[str], lease_ns: int, worker: str
 ) -> tuple[list[Any], Task] | None:
     """Return the entry that claims the next task, and the task; None: none can be claimed.
 
@@ -345,17 +353,17 @@ def claim_one(
                 found = ready
     if found is None:
         return None
-    record, until = found[4], now + lease_ns
+    record, until = found[4], now[0] + lease_ns
     task = _claimed(record, until, worker, state.codec or "")
-    return [now, (CLAIM, record.id, record.version, until, worker)], task
+    return [*now, (CLAIM, record.id, record.version, until, worker)], task
 
 
-def _in_order(lanes: list[Lane], now: int, count: int) -> Iterator[Ready]:
+def _in_order(lanes: list[Lane], now: Moment, count: int) -> Iterator[Ready]:
     """Yield the entries of tasks that can be claimed, in the order in which they are.
 
     Args:
         lanes: of the tasks; they are as they were when the iterator is closed.
-        now: ns since 1970.
+        now: by both clocks.
         count: so many will do, mostly.
     """
     if len(lanes) == 1 and lanes[0].first(now) is not None:
@@ -374,7 +382,7 @@ def _in_order(lanes: list[Lane], now: int, count: int) -> Iterator[Ready]:
             heappush(lane.ready, entry)
 
 
-def _first(lanes: list[Lane], now: int) -> tuple[Lane, Ready] | None:
+def _first(lanes: list[Lane], now: Moment) -> tuple[Lane, Ready] | None:
     best: tuple[Lane, Ready] | None = None
     for lane in lanes:
         ready = lane.first(now)
@@ -392,7 +400,7 @@ def reason_of(record: Record) -> str:
 
 def nack(
     state: State,
-    now: int,
+    now: Moment,
     refs: Sequence[Ref],
     *,
     at: int,
@@ -403,7 +411,7 @@ def nack(
 
     The versions must be current; see `conflicts`.
     """
-    entry: list[Any] = [now]
+    entry: list[Any] = [*now]
     for number, version in refs:
         if max_deliveries is not None and state.tasks[number].deliveries >= max_deliveries:
             entry.append([BURY, number, version, reason or GIVEN_BACK])
@@ -412,9 +420,9 @@ def nack(
     return entry
 
 
-def extend(now: int, ref: Ref, until: int) -> list[Any]:
+def extend(now: Moment, ref: Ref, until: int) -> list[Any]:
     """Return the entry that extends a claim."""
-    return [now, [EXTEND, *ref, until]]
+    return [*now, [EXTEND, *ref, until]]
 
 
 def conflicts(state: State, refs: Sequence[Ref]) -> list[Conflict]:

@@ -10,13 +10,16 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pagequeue import errors
+from pagequeue import _core, errors
+from pagequeue.format import TIMESTAMP_MAX
 from pagequeue.journal.journal import Journal
+from pagequeue.queue.queue import internals
 from pagequeue.schema.codec import codec_of
+from pagequeue.store.clock import runs
 from pagequeue.tasks import plan
 from pagequeue.tasks.async_claim import ThreadedClaim
 from pagequeue.tasks.claim import TaskClaim
-from pagequeue.tasks.machine import CODEC, TaskMachine
+from pagequeue.tasks.machine import AT_ONCE, BOOT, CODEC, TaskMachine
 from pagequeue.tasks.plan import Change, Insertion, Transaction, Wanted
 from pagequeue.tasks.state import TOTALS
 from pagequeue.tasks.task import (
@@ -50,8 +53,9 @@ if TYPE_CHECKING:
 
     from pagequeue.journal.compaction import CompactionReport
     from pagequeue.store.flush import Sync
+    from pagequeue.store.store import Store
     from pagequeue.tasks.plan import Ref
-    from pagequeue.tasks.state import State
+    from pagequeue.tasks.state import Moment, State
     from pagequeue.util.literals import CodecName, Trusted
     from pagequeue.util.timestamps import TimeLike
 
@@ -143,7 +147,6 @@ class TaskStore(Closing):
             max_deliveries = whole("max_deliveries", max_deliveries, 1, path=path, remedy=remedy)
         if worker is not None:
             worker = text("worker", worker)
-        self._clock = clock or time.time_ns
         self._max_deliveries = max_deliveries
         self._worker = worker or f"pid {os.getpid()}"
         self._claims: dict[int, TaskClaim] = {}
@@ -168,6 +171,7 @@ class TaskStore(Closing):
         )
         self.directory: str = self.journal.queue.directory
         try:
+            self._now, self._boot = _clocks(internals(self.journal.queue).store, clock)
             self.codec: str = self._agree_on_codec(codec, read_only=read_only)
             self._encode = codec_of(self.codec).encode
         except BaseException:
@@ -176,10 +180,10 @@ class TaskStore(Closing):
 
     def _agree_on_codec(self, codec: str | None, *, read_only: bool) -> str:
         def decide(state: State) -> list[Any] | None:
-            return None if state.codec is not None else [self._clock(), [CODEC, codec or "json"]]
+            return None if state.codec is not None else [*self._now(), [CODEC, codec or "json"]]
 
         if not read_only:
-            self.journal.update(decide)
+            self._update(decide)
         found = self.journal.state.codec or codec or "json"
         if codec not in {None, found}:
             raise errors.CodecMismatch(
@@ -196,6 +200,25 @@ class TaskStore(Closing):
                 remedy="upgrade pagequeue",
             )
         return found
+
+    def _update(
+        self, decide: Callable[[State], list[Any] | None], *, durable: bool = False
+    ) -> None:
+        """Append the entry that a function decides on, in a state that counts by our even clock."""
+        boot, is_other = self._boot, True
+
+        def checked(state: State) -> list[Any] | None:
+            nonlocal is_other
+            is_other = state.boot != boot
+            return [*self._now(), [BOOT, boot]] if is_other else decide(state)
+
+        while is_other:
+            self.journal.update(checked, durable=durable)
+
+    def _moment(self, state: State) -> Moment:
+        """Return now, for a state that is only looked at: it can count by another clock."""
+        now = self._now()
+        return now if state.boot == self._boot else state.moment(now[0])
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -232,15 +255,15 @@ class TaskStore(Closing):
         new = self._insertion((queue, value, at, priority, key))
         if key is not None:
             return self._modify(Transaction((new,)), durable=durable).inserted[0]
-        clock, payload = self._clock, new.payload
+        now, payload = self._now, new.payload
         task: Task | None = None
 
         def decide(state: State) -> list[Any]:
             nonlocal task
-            entry, task = plan.insert_one(state, clock(), new.queue, payload, new.at, new.priority)
+            entry, task = plan.insert_one(state, now(), new.queue, payload, new.at, new.priority)
             return entry
 
-        self.journal.update(decide, durable=durable)
+        self._update(decide, durable=durable)
         assert task is not None
         return task
 
@@ -313,10 +336,10 @@ class TaskStore(Closing):
 
     def _finish_one(self, task: Task, *, durable: bool) -> None:
         """Remove a task whose work is done."""
-        clock, path = self._clock, self.directory
+        now, path = self._now, self.directory
         number, version = task.id, task.version
         self.journal.update(
-            lambda state: plan.finish_one(state, clock(), number, version, path), durable=durable
+            lambda state: plan.finish_one(state, now(), number, version, path), durable=durable
         )
 
     def _transaction(
@@ -386,20 +409,25 @@ class TaskStore(Closing):
             ) from error
 
     def _time(self, at: TimeLike) -> int:
-        if isinstance(at, timedelta):
-            at = self._clock() + at // MICROSECOND * 1000
-        return int(to_ns(at, self._clock, name="at"))
+        """Return a time as operations have it: below 0 it is so long from then on."""
+        now = self._now()[0]
+        if not isinstance(at, timedelta):
+            return max(0, int(to_ns(at, lambda: now, name="at")))
+        delay = at // MICROSECOND * 1000
+        if delay > TIMESTAMP_MAX - now:
+            raise value_error("at", at, "give a timedelta that ends before the year 2262")
+        return -delay if delay > 0 else AT_ONCE
 
     def _modify(self, wanted: Transaction, *, durable: bool) -> Modified:
         modified = Modified()
-        clock, path = self._clock, self.directory
+        now, path = self._now, self.directory
 
         def decide(state: State) -> list[Any] | None:
             nonlocal modified
-            entry, modified = plan.modify(state, clock(), wanted, path)
-            return entry if len(entry) > 1 else None
+            entry, modified = plan.modify(state, now(), wanted, path)
+            return entry if len(entry) > 2 else None
 
-        self.journal.update(decide, durable=durable)
+        self._update(decide, durable=durable)
         return modified
 
     # --- claims -----------------------------------------------------------------------------------
@@ -438,12 +466,12 @@ class TaskStore(Closing):
 
     def _claim_one(self, queues: tuple[str, ...], lease_ns: int) -> TaskClaim | None:
         """Claim the next task, if there is one that can be claimed now."""
-        clock, worker = self._clock, self._worker
+        now, worker = self._now, self._worker
         task: Task | None = None
 
         def decide(state: State) -> list[Any] | None:
             nonlocal task
-            found = plan.claim_one(state, clock(), queues, lease_ns, worker)
+            found = plan.claim_one(state, now(), queues, lease_ns, worker)
             if found is None:
                 task = None
                 return None
@@ -451,7 +479,7 @@ class TaskStore(Closing):
             return entry
 
         with self._can_claim():
-            self.journal.update(decide)
+            self._update(decide)
             if task is None:
                 return None
             claim = self._claims[task.id] = TaskClaim(self, task)
@@ -598,8 +626,8 @@ class TaskStore(Closing):
                 path=self.directory,
                 remedy="call again",
             )
-        if found.next_time is not None:
-            left = min(left, max(0, found.next_time - self._clock()) / NS_PER_S)
+        if found.seconds_left is not None:
+            left = min(left, found.seconds_left)
         return left
 
     def _undo(self, claims: list[TaskClaim]) -> None:
@@ -616,7 +644,7 @@ class TaskStore(Closing):
         found = plan.Claims(None, [], None)
         sequence = 0
         queues, limit_count, lease_ns = wanted
-        clock, worker, maximum = self._clock, self._worker, self._max_deliveries
+        now, worker, maximum = self._now, self._worker, self._max_deliveries
         journal = self.journal
 
         def decide(state: State) -> list[Any] | None:
@@ -624,7 +652,7 @@ class TaskStore(Closing):
             sequence = journal.sequence
             found = plan.claim(
                 state,
-                clock(),
+                now(),
                 queues,
                 lease_ns=lease_ns,
                 worker=worker,
@@ -633,7 +661,7 @@ class TaskStore(Closing):
             )
             return found.entry
 
-        journal.update(decide)
+        self._update(decide)
         return found, sequence
 
     def _keep(self, claim: TaskClaim) -> TaskClaim:
@@ -648,31 +676,31 @@ class TaskStore(Closing):
         delay_ns = _nanoseconds("delay", delay, above=-1)
         if reason is not None:
             reason = text("reason", reason)
-        clock, path, maximum = self._clock, self.directory, self._max_deliveries
+        now, path, maximum = self._now, self.directory, self._max_deliveries
 
         def decide(state: State) -> list[Any]:
             if conflicts := plan.conflicts(state, refs):
                 raise plan.stale(path, conflicts)
-            now = clock()
+            moment = now()
             return plan.nack(
-                state, now, refs, at=now + delay_ns, reason=reason, max_deliveries=maximum
+                state, moment, refs, at=moment[0] + delay_ns, reason=reason, max_deliveries=maximum
             )
 
-        self.journal.update(decide)
+        self._update(decide)
 
     def _extend(self, task: Task, seconds: float) -> Task:
         span_ns = _nanoseconds("seconds", seconds, above=0)
-        clock, path, until = self._clock, self.directory, 0
+        now, path, until = self._now, self.directory, 0
 
         def decide(state: State) -> list[Any]:
             nonlocal until
             if conflicts := plan.conflicts(state, [task.ref]):
                 raise plan.stale(path, conflicts)
-            now = clock()
-            until = now + span_ns
-            return plan.extend(now, task.ref, until)
+            moment = now()
+            until = moment[0] + span_ns
+            return plan.extend(moment, task.ref, until)
 
-        self.journal.update(decide)
+        self._update(decide)
         return task._replace(version=task.version + 1, at=until)
 
     # --- looking ----------------------------------------------------------------------------------
@@ -692,7 +720,7 @@ class TaskStore(Closing):
 
         def look(state: State) -> Task | None:
             record = state.tasks.get(task_id)
-            return None if record is None else task_of(record, codec)
+            return None if record is None else task_of(record, codec, self._moment(state))
 
         return self.journal.read(look)
 
@@ -726,13 +754,16 @@ class TaskStore(Closing):
         if status is not None:
             choice("status", status, STATUSES)
         codec = self.codec
-        now = self._clock() if moment is None else to_ns(moment, self._clock, name="moment")
 
-        def look(state: State) -> list[Task]:
-            tasks = (task_of(record, codec) for record in state.list(queue))
-            return [task for task in tasks if status is None or task.status(now) == status]
+        def look(state: State, now: Moment) -> list[Task]:
+            tasks = (task_of(record, codec, now) for record in state.list(queue))
+            return [task for task in tasks if status is None or task.status(now[0]) == status]
 
-        return self.journal.read(look) if moment is None else look(self.journal.at(now))
+        if moment is None:
+            return self.journal.read(lambda state: look(state, self._moment(state)))
+        then = to_ns(moment, lambda: self._now()[0], name="moment")
+        state = self.journal.at(then)
+        return look(state, state.moment(then))
 
     tasks_async = off_loop(tasks)
     """Return tasks as `tasks` does, in a thread, and let the event loop run meanwhile."""
@@ -744,8 +775,8 @@ class TaskStore(Closing):
             >>> store.stats().queues["mail"].ready
             2
         """
-        now, journal = self._clock(), self.journal
-        return journal.read(lambda state: _stats(state, now, journal.sequence))
+        journal = self.journal
+        return journal.read(lambda state: _stats(state, self._moment(state), journal.sequence))
 
     stats_async = off_loop(stats)
     """Return figures as `stats` does, in a thread, and let the event loop run meanwhile."""
@@ -814,20 +845,32 @@ class TaskStore(Closing):
         self.journal.close()
 
     def _give_back(self, refs: list[Ref]) -> None:
-        clock, maximum = self._clock, self._max_deliveries
+        now, maximum = self._now, self._max_deliveries
 
         def decide(state: State) -> list[Any] | None:
             lost = {conflict.id for conflict in plan.conflicts(state, refs)}
             mine = [ref for ref in refs if ref[0] not in lost]
-            now = clock()
+            moment = now()
             if not mine:
                 return None
-            return plan.nack(state, now, mine, at=now, reason=None, max_deliveries=maximum)
+            return plan.nack(state, moment, mine, at=moment[0], reason=None, max_deliveries=maximum)
 
-        self.journal.update(decide)
+        self._update(decide)
 
     def __repr__(self) -> str:
         return f"<TaskStore {self.directory!r} of {self.journal!r}>"
+
+
+def _clocks(store: Store, given: Callable[[], int] | None) -> tuple[Callable[[], Moment], bytes]:
+    """Return what tells the time by the clock and by an even one, and which even one that is.
+
+    That is the time since the boot. A clock for tests, which does not run as time does, is both.
+    """
+    clock = store.clock
+    if not store.is_clock_known or (given is not None and not runs(given)):
+        return lambda: (now := clock(), now), b""
+    boottime = _core.boottime
+    return lambda: (clock(), boottime()), store.write_meta.boot
 
 
 def _wanted(queues: str | Iterable[str], limit_count: int, lease: float) -> Wanted:
@@ -897,15 +940,16 @@ def _nanoseconds(name: str, seconds: float, *, above: float) -> int:
     return math.ceil(value * NS_PER_S)
 
 
-def _stats(state: State, now: int, sequence: int) -> TaskStats:
+def _stats(state: State, now: Moment, sequence: int) -> TaskStats:
     counts: dict[str, dict[TaskStatus, int]] = {}
     oldest: dict[str, int] = {}
     for record in state.tasks.values():
-        status = task_of(record, "").status(now)
+        task = task_of(record, "", now)
+        status = task.status(now[0])
         by_status = counts.setdefault(record.queue, dict.fromkeys(STATUSES, 0))
         by_status[status] += 1
         if status == "ready":
-            oldest[record.queue] = min(record.at, oldest.get(record.queue, record.at))
+            oldest[record.queue] = min(task.at, oldest.get(record.queue, task.at))
     queues = {
         name: TaskQueueStats(
             sum(found.values()),

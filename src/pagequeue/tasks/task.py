@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from pagequeue.schema.codec import codec_of
+from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
-    from pagequeue.tasks.state import Record
+    from pagequeue.tasks.state import Moment, Record
     from pagequeue.util.timestamps import TimeLike
 
 TaskStatus = Literal["ready", "waiting", "claimed", "dead"]
@@ -93,14 +94,14 @@ class Task(NamedTuple):
         return "waiting" if self.worker is None else "claimed"
 
 
-def task_of(record: Record, codec: str) -> Task:
+def task_of(record: Record, codec: str, now: Moment) -> Task:
     """Return a task as it is now."""
     return Task(
         record.id,
         record.version,
         record.queue,
         record.payload,
-        record.at,
+        _at(record, now),
         record.priority,
         record.deliveries,
         record.worker,
@@ -110,6 +111,18 @@ def task_of(record: Record, codec: str) -> Task:
         record.key,
         codec,
     )
+
+
+def _at(record: Record, now: Moment) -> int:
+    """Return from when a task can be claimed, as the clock shows it, which can have been set."""
+    at, due = record.at, record.due
+    wall, elapsed = now
+    if due is None or record.is_dead:
+        return at
+    if due <= elapsed:
+        return min(at, wall)
+    shown = wall + due - elapsed
+    return at if at > wall and abs(at - shown) < NS_PER_S else shown
 
 
 class NewTask(NamedTuple):
