@@ -225,7 +225,7 @@ def test_staged_files_that_cannot_be_removed_fail_no_commit(
     assert payloads(tmp_path / "q") == [b"a"]
 
 
-def test_only_jobs_without_a_change_for_a_week_are_abandoned(tmp_path: Path) -> None:
+def test_only_jobs_without_a_change_for_weeks_are_abandoned(tmp_path: Path) -> None:
     """The directory of a dead driver goes; a file that is still written to keeps its job."""
     now = time.time()
     old = now - staging.ABANDONED_SECONDS - 60
@@ -233,12 +233,41 @@ def test_only_jobs_without_a_change_for_a_week_are_abandoned(tmp_path: Path) -> 
         writer = table_writer(tmp_path / "q")
         writer.write(iter([rows("a")]))
         (job,) = left(tmp_path / "q")
-        staged = tmp_path / "q" / "queue-staged"
-        (file,) = (staged / job).iterdir()
-        os.utime(file, (now, now if is_live else old))
-        os.utime(staged / job, (old, old))
-        table_writer(tmp_path / "q").abort([])
+        staged = tmp_path / "q" / "queue-staged" / job
+        (file,) = staged.iterdir()
+        for _ in range(2):  # found to be old, and a week later again
+            for path in staged.iterdir():
+                os.utime(path, (now, now if is_live and path == file else old))
+            os.utime(staged, (old, old))
+            assert left(tmp_path / "q") == [job]
+            table_writer(tmp_path / "q").abort([])
         assert left(tmp_path / "q") == ([job] if is_live else [])
+
+
+def test_clock_ahead_for_a_moment_abandons_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever other jobs end then, and long afterwards: it is still written to."""
+    writer = table_writer(tmp_path / "q")
+    message = writer.write(iter([rows("a")]))
+    (job,) = left(tmp_path / "q")
+    staged = tmp_path / "q" / "queue-staged" / job
+    with monkeypatch.context() as wrong:
+        ahead = time.time() + 2 * staging.ABANDONED_SECONDS
+        wrong.setattr(staging.time, "time", lambda: ahead)
+        for _ in range(3):
+            table_writer(tmp_path / "q").abort([])
+        assert staged.exists()
+    note = staged / staging.FOUND_OLD
+    old = time.time() - 60
+    os.utime(note, (old, old))
+    writer.write(iter([rows("killed")]))
+    with monkeypatch.context() as wrong:
+        ahead = time.time() + 2 * staging.ABANDONED_SECONDS
+        wrong.setattr(staging.time, "time", lambda: ahead)
+        table_writer(tmp_path / "q").abort([])
+    writer.commit([message])
+    assert payloads(tmp_path / "q") == [b"a"]
 
 
 def test_rows_of_a_streams_late_tasks_go_at_its_next_commit(

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 START: Final = "rows-"
 """Prefix of the names of jobs' directories."""
+FOUND_OLD: Final = "found-old"
+"""The name of a file in a job's directory: it was found to be unchanged for so long."""
 ABANDONED_SECONDS: Final = 7 * 86_400
 """A job without a change for so long belongs to a driver that died and will not come back."""
 ROWS_SUFFIX: Final = ".rows"
@@ -363,8 +365,26 @@ def _clear(there: str) -> None:
         for entry in entries:
             if entry.name.startswith(ENDED):
                 _remove(entry.path)
-            elif entry.name.startswith(START) and _last_change(entry.path) < before:
+            elif entry.name.startswith(START) and _is_abandoned(entry.path, before):
                 _retire(there, entry.name)
+
+
+def _is_abandoned(directory: str, before: float) -> bool:
+    """Whether a job's directory has not changed since a time, nor since it was found to be old.
+
+    A clock that is ahead for a moment makes all directories old: so the first who finds that only
+    says so, by a file in it, and one who finds that this is as old, too, believes it.
+    """
+    changed = _last_change(directory)
+    if changed >= before:
+        return False
+    note = os.path.join(directory, FOUND_OLD)
+    if os.path.exists(note) and os.stat(note).st_mtime >= changed:
+        return True
+    with contextlib.suppress(OSError):
+        os.close(os.open(note, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        os.utime(note, (before + ABANDONED_SECONDS,) * 2)
+    return False
 
 
 def _last_change(directory: str) -> float:
