@@ -338,7 +338,7 @@ class TaskStore(Closing):
         """Remove a task whose work is done."""
         now, path = self._now, self.directory
         number, version = task.id, task.version
-        self.journal.update(
+        self._update(
             lambda state: plan.finish_one(state, now(), number, version, path), durable=durable
         )
 
