@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from pagequeue.tasks.state import State
 
-INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC = range(10)
+INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC, BOOT = range(11)
+NO_TASK = {INSERT, CODEC, BOOT}
 TOLD_DONE, TOLD_REFUSED, STATE = range(3)
 STEPS = 3
 VIOLATIONS_MAX = 5
@@ -85,7 +86,7 @@ class Audit:
     def take(self, sequence: int, entry: Any) -> None:  # noqa: ANN401 - judged here
         """Judge an entry."""
         _, _, *operations = entry
-        before = dict.fromkeys(one[1] for one in operations if one[0] not in {INSERT, CODEC})
+        before = dict.fromkeys(one[1] for one in operations if one[0] not in NO_TASK)
         for number in before:
             before[number] = self.versions.get(number)
         for operation in operations:
@@ -94,7 +95,7 @@ class Audit:
     def operation(self, sequence: int, operation: Any, before: dict[int, int | None]) -> None:  # noqa: ANN401 - the same
         """Judge one operation of an entry."""
         code = operation[0]
-        if code == CODEC:
+        if code in {CODEC, BOOT}:
             return
         if code == INSERT:
             self.versions[self.next_id] = 1

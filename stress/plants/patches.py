@@ -43,6 +43,7 @@ from stress.plants.closings import (  # noqa: F401  planted by name
     two_workers_started,
 )
 from stress.plants.combining import (  # noqa: F401  the same
+    clock_believed_at_once,
     closed_is_damaged,
     imported_beside_a_fork,
     manifest_looked_for_once,
@@ -168,6 +169,7 @@ from stress.plants.shipping import (  # noqa: F401  the same
 from stress.plants.tasking import (  # noqa: F401  the same
     claim_without_a_version,
     dependency_not_compared,
+    lease_by_the_clock,
     snapshot_forgets_deliveries,
     successor_apart,
 )

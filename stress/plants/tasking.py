@@ -31,6 +31,12 @@ TASKING = (
         "processes with different states",
         {TASK: 20.0},
     ),
+    in_python(
+        "lease_by_the_clock",
+        "leases and delays end at a time of the clock, which is set meanwhile",
+        "tasks of dead workers wait for hours",
+        {TASK: 150.0},
+    ),
 )
 
 
@@ -65,6 +71,11 @@ def successor_apart() -> None:
             ("    __import__('time').sleep(0.002)\n    return self._store.modify(insert=insert)\n"),
         ),
     )
+
+
+def lease_by_the_clock() -> None:
+    """As it was: what is due depends on what the clock shows."""
+    rewrite(machine, "_delayed", ("return entry[1] + delay if", "return None if"))
 
 
 def snapshot_forgets_deliveries() -> None:
