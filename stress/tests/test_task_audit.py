@@ -30,14 +30,14 @@ def job(step: int, name: str = "j") -> bytes:
 
 
 GOOD: list[Any] = [
-    [1, [CODEC, "json"]],
-    [1, [INSERT, "a", job(0), None, 0, None]],
-    [1, [CLAIM, 1, 1, 9, "w"]],
-    [1, [FINISH, 1, 2], [INSERT, "b", job(1), None, 0, None]],
-    [1, [CHANGE, 2, 1, None, job(1), None, 3]],
-    [1, [INSERT, "gate", job(0, "gate"), None, 0, None]],
-    [1, [FINISH, 2, 2], [DEPEND, 3, 1], [INSERT, "c", job(2), None, 0, None]],
-    [1, [FINISH, 4, 1], [DELETE, 3, 1]],
+    [1, 1, [CODEC, "json"]],
+    [1, 1, [INSERT, "a", job(0), None, 0, None]],
+    [1, 1, [CLAIM, 1, 1, 9, "w"]],
+    [1, 1, [FINISH, 1, 2], [INSERT, "b", job(1), None, 0, None]],
+    [1, 1, [CHANGE, 2, 1, None, job(1), None, 3]],
+    [1, 1, [INSERT, "gate", job(0, "gate"), None, 0, None]],
+    [1, 1, [FINISH, 2, 2], [DEPEND, 3, 1], [INSERT, "c", job(2), None, 0, None]],
+    [1, 1, [FINISH, 4, 1], [DELETE, 3, 1]],
 ]
 NOTES = [
     Note(TOLD_DONE, 1, 2),
@@ -66,10 +66,10 @@ def test_sound_round_is_found_sound() -> None:
 @pytest.mark.parametrize(
     ("place", "entry", "text"),
     [
-        (2, [1, [CLAIM, 1, 2, 9, "w"]], "commits version 2 of task 1, which has 1"),
-        (3, [1, [FINISH, 1, 2]], "not finished"),
-        (6, [1, [FINISH, 2, 2], [DEPEND, 3, 4], GOOD[6][3]], "depends on version 4"),
-        (7, [1, [INSERT, "a", job(0), None, 0, None]], "not finished"),
+        (2, [1, 1, [CLAIM, 1, 2, 9, "w"]], "commits version 2 of task 1, which has 1"),
+        (3, [1, 1, [FINISH, 1, 2]], "not finished"),
+        (6, [1, 1, [FINISH, 2, 2], [DEPEND, 3, 4], GOOD[6][4]], "depends on version 4"),
+        (7, [1, 1, [INSERT, "a", job(0), None, 0, None]], "not finished"),
     ],
 )
 def test_entry_that_must_not_be_is_seen(place: int, entry: Any, text: str) -> None:  # noqa: ANN401
@@ -80,7 +80,7 @@ def test_entry_that_must_not_be_is_seen(place: int, entry: Any, text: str) -> No
 
 def test_step_that_was_done_twice_is_seen() -> None:
     """By a second task of the same step."""
-    more = [[1, [INSERT, "a", job(0), None, 0, None]], [1, [FINISH, 5, 1]]]
+    more = [[1, 1, [INSERT, "a", job(0), None, 0, None]], [1, 1, [FINISH, 5, 1]]]
     assert "has its steps [2, 1, 1] times" in judged([*GOOD, *more], [], {})[0]
 
 

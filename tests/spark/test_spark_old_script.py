@@ -42,7 +42,8 @@ found["range"] = [row.sequence for row in clicks.orderBy("sequence").collect()]
 found["columns"] = clicks.columns
 some = spark.read.format("pagequeue").schema("sequence bigint, payload binary")
 found["some"] = some.load(there + "/clicks").selectExpr("sum(length(payload)) n").first().n
-read = pagequeue.spark.read(spark, there + "/clicks", columns=["sequence"], since=1_700_000_000)
+since = 1_700_000_000_000_000_000
+read = pagequeue.spark.read(spark, there + "/clicks", columns=["sequence"], since=since)
 found["count"] = read.count()
 upper = clicks.selectExpr("upper(cast(payload as string)) payload", "timestamp_ns")
 upper.write.format("pagequeue").mode("append").option("pageBytes", 65536).save(there + "/upper")
