@@ -40,8 +40,6 @@ SHORT_SECONDS = 4.0
 SHORT_PARTS: Final = ("scene", "spawn", "kill", "record", "trim many pages")
 """What a short run must have, and a command line: each is another process's."""
 ROUND_SECONDS: Final = 9.0
-WRONG_SHARE, RIGHT_SHARE = 0.1, 0.25
-"""Of the turns in which the clock is right or wrong, after which it is set."""
 MEAN_LIFE_SECONDS: Final = 0.5
 TURN_SECONDS: Final = 0.05
 LIVE_TURNS: Final = 6
@@ -79,7 +77,6 @@ class Round:
     def run(self, watch: Watch) -> None:
         """Run all processes, kill some, and check the files all the time."""
         from stress.combined.files import LiveWatch  # noqa: PLC0415  the core is chosen by now
-        from stress.combined.ground import CLOCK_AT  # noqa: PLC0415  the same
 
         crew, ground = self.crew, self.ground
         self._apart(ground.create, "making the queues")
@@ -98,12 +95,10 @@ class Round:
             self.violations += watch.changed()
             if turn % LIVE_TURNS == 0:
                 self.violations += live.changed()
-            self._set_clock()
             self._look_at_ends()
             if time.monotonic() > next_kill:
                 next_kill = time.monotonic() + self.rng.expovariate(1 / MEAN_LIFE_SECONDS)
                 self._kill()
-        ground.phase[CLOCK_AT] = 0
         ground.phase[0] = NO_MORE
         if self.violations or ground.errors.said():
             self._hangs()
@@ -132,15 +127,6 @@ class Round:
         except ProcessLookupError:
             return
         self.ground.note("kill")
-
-    def _set_clock(self) -> None:
-        """Set the clock ahead or back for a moment, or right again."""
-        from stress.combined.ground import CLOCK_AT, SHIFTS  # noqa: PLC0415  the core is chosen
-
-        is_wrong = self.ground.phase[CLOCK_AT] != 0
-        if self.rng.random() < (RIGHT_SHARE if is_wrong else WRONG_SHARE):
-            self.ground.phase[CLOCK_AT] = 0 if is_wrong else self.rng.randrange(1, len(SHIFTS))
-            self.ground.note("set clock")
 
     def _look_at_ends(self) -> None:
         """Record processes that exited unasked, which only the one that trims many pages may do."""

@@ -12,12 +12,9 @@ import os
 import re
 import time
 from collections import Counter
-from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 
 from pagequeue import NothingReceived, Queue, QueueFull
-from pagequeue.store.clock import BOUND_NS
-from pagequeue.util.timestamps import to_datetime
 from stress.combined import flows
 from stress.combined.files import PAGE
 from stress.combined.ground import (
@@ -89,7 +86,6 @@ class Judge:
                 self.still_there(queue)
                 self.reader(queue)
                 self.crew(queue)
-                self.clocked(queue)
                 self.shipped()
                 self.shell(queue)
             with contextlib.suppress(*((QueueFull,) if spec.ring else ())):
@@ -162,21 +158,6 @@ class Judge:
         if expected != queue.tail_sequence:
             self.wrong(f"{what}: ends with {expected} of {queue.tail_sequence}")
         return None
-
-    def clocked(self, queue: Queue) -> None:
-        """The clock was wrong for moments only: nothing is old, removed, or of another time."""
-        if not self.spec.is_clocked:
-            return
-        head = queue.head_sequence
-        if head:
-            self.wrong(f"{head} messages were removed for their age, and are seconds old")
-        begun, now = queue.info().created.timestamp() * 1e9 - BOUND_NS, time.time_ns() + BOUND_NS
-        wrong = [ns for ns in queue.times()[1].tolist() if not begun <= ns <= now]
-        if wrong:
-            self.wrong(f"{len(wrong)} messages have times like {to_datetime(wrong[0])}")
-        found = len(list(queue.replay(since=timedelta(hours=1))))
-        if found != len(queue):
-            self.wrong(f"since an hour ago there are {found} of {len(queue)} messages")
 
     def reader(self, queue: Queue) -> None:
         """The named consumer skipped no message, and starts at or after its mark."""
