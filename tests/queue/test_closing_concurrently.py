@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import gc
 import itertools
@@ -22,6 +23,7 @@ from support import own_thread
 from tiers import slow_but
 
 from pagequeue import Queue, RepairReport, Retention, _core, errors
+from pagequeue import format as fmt
 from pagequeue.queue import lifecycle
 from pagequeue.queue.lifecycle import OpenQueue
 from pagequeue.store.flush import Flusher
@@ -233,6 +235,37 @@ def test_closing_waits_for_operations_of_other_threads(
     queue.close()
     assert open_in(tmp_path) == []
     del came
+
+
+def send_each(queue: Queue[Any], count: int) -> None:
+    """Send messages that take a page each."""
+    with queue.producer() as producer:
+        for _ in range(count):
+            producer.send(WIDE)
+
+
+@pytest.mark.parametrize("is_ring", [False, True])
+def test_closing_leaves_no_page_below_the_head(tmp_path: Path, is_ring: bool) -> None:
+    """It begins while the first of a page's two files is removed, and waits for the other."""
+    size = 6 * fmt.files_bytes(SMALL)
+    with Queue(tmp_path / "q", page_bytes=SMALL, ring=size if is_ring else None) as queue:
+        send_each(queue, 6)
+    queue = Queue(tmp_path / "q", retention=None if is_ring else Retention(max_bytes=size // 2))
+    closing: list[threading.Thread] = []
+
+    def close(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.remove" and ".page" in str(arguments[0]) and not closing:
+            closing.append(in_thread(queue.close)[0])
+            support.until(lambda: queue._store.is_closed)
+
+    sys.addaudithook(close)  # for ever: it does nothing after this
+    with contextlib.suppress(errors.ClosedError):
+        queue.trim()
+        send_each(queue, 2)
+    closing[0].join(SECONDS)
+    with Queue(tmp_path / "q") as queue:
+        assert queue.head_sequence > 0
+        assert queue.recovery.actions == []
 
 
 def test_queue_that_is_dropped_during_an_operation_stays_until_it_ends(

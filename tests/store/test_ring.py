@@ -238,7 +238,8 @@ def cut(
     old = {inode: (name, data) for name, (inode, data) in synced.items()}
     new = {inode: (name, data) for name, (inode, data) in now.items()}
     wanted: dict[str, bytes] = {}
-    for inode in old.keys() | new.keys():
+    named = {inode: (name, inode in new) for inode, (name, _) in (old | new).items()}
+    for inode in sorted(named, key=named.__getitem__):  # by name: a seed makes the same cut again
         was, is_ = old.get(inode), new.get(inode)
         if was is None:
             assert is_ is not None

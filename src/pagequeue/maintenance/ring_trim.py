@@ -73,7 +73,8 @@ class RingTrimmer:
             return Found.OTHER, None
         made, names = self._names.of(store)
         lock = roller.lock.exclusive(store.lock_timeout, "trimming the queue")
-        with contextlib.nullcontext() if is_held else lock:
+        # Closing waits until the page below the new head is used again.
+        with store.folder.descriptor, contextlib.nullcontext() if is_held else lock:
             store.folder.check()
             if (
                 read_meta.head_page != head_page

@@ -200,8 +200,16 @@ class Trimmer:
                     self._secure(store, plan, synced)
             except errors.Expired:
                 continue  # another process trimmed meanwhile
-            if not plan.steps or self._move_head(store, plan, protects=protects):
-                break
+            with store.folder.descriptor:  # closing waits until no page is left below the head
+                if not plan.steps or self._move_head(store, plan, protects=protects):
+                    return self._removed(store, plan)
+
+    def _removed(self, store: Store, plan: TrimPlan) -> TrimReport:
+        """Remove the pages below the head, which has moved as planned.
+
+        Raises:
+            AccessDenied: this user may not remove the oldest page.
+        """
         pages = messages = 0
         if plan.steps:
             pages = plan.steps[-1].page_number - plan.head_page
