@@ -84,11 +84,12 @@ def test_python_block_runs(number: int, directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python_block_runs_again(number: int, directory: Path) -> None:
+def test_python_block_runs_again(number: int, directory: Path, tmp_path: Path) -> None:
     """Readers try one of the first pages twice, in the same directory, where its queue then exists.
 
     The last time in an interpreter that has imported nothing else.
     """
+    directory = directory if number < FIRST_COUNT else tmp_path
     for module in LIBRARY.findall(PYTHON[number]):
         pytest.importorskip(module, reason=f"{module} is not installed")
     if number < FIRST_COUNT:

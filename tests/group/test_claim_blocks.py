@@ -8,10 +8,9 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from group_support import Leases, send
+from group_support import Leases, group_on, send
 
 from pagequeue import Queue, errors
-from pagequeue.group.open import open_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,23 +26,6 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
     with Queue(tmp_path / "q", page_bytes=4096) as opened:
         send(opened, 2, "m")
         yield opened
-
-
-def group_on(queue: Queue, clock: Leases, max_deliveries: int | None = None) -> Group:
-    """Open a group on a clock of ours, with leases of 10 s and without back-off."""
-    return open_group(
-        queue._store,
-        "work",
-        lease=10,
-        max_deliveries=max_deliveries,
-        backoff=None,
-        since=None,
-        sequence=None,
-        latest=False,
-        on_expired="raise",
-        capacity=64,
-        clock=clock,
-    )
 
 
 def reasons(group: Group) -> list[tuple[int, str, int]]:
@@ -107,7 +89,7 @@ def test_stopped_worker_is_no_reason(queue: Queue, kind: type[BaseException]) ->
 def test_lost_lease_is_an_error_of_the_block(queue: Queue) -> None:
     """I15: a block that took too long does not acknowledge what another worker may have."""
     clock = Leases()
-    with group_on(queue, clock, max_deliveries=5) as group:
+    with group_on(queue, clock, lease=10, max_deliveries=5) as group:
         with pytest.raises(errors.LeaseLost), group.claim(0):
             clock.pass_seconds(10)
         again = group.claim(0)
@@ -235,7 +217,7 @@ def test_each_dead_letter_of_many_workers_is_counted(
 def test_claim_that_is_not_live_rejects_nothing(queue: Queue) -> None:
     """I15: its message is another worker's, so no dead letter is sent."""
     clock = Leases()
-    with group_on(queue, clock, max_deliveries=1) as group:
+    with group_on(queue, clock, lease=10, max_deliveries=1) as group:
         claim = group.claim(0)
         clock.pass_seconds(10)
         calls: list[Callable[[], None]] = [claim.reject, lambda: claim.nack(reason="late")]
@@ -250,7 +232,7 @@ def test_lease_that_ends_while_the_letter_is_written_is_an_error(
 ) -> None:
     """The message is redelivered, and can be a dead letter twice."""
     clock = Leases()
-    with group_on(queue, clock) as group:
+    with group_on(queue, clock, lease=10) as group:
         claim = group.claim(0)
         clock.pass_seconds(9)
         monkeypatch.setattr(group._dead, "send", lambda *_: clock.pass_seconds(10))
@@ -321,7 +303,7 @@ def test_ready_counts_what_can_be_claimed_now(queue: Queue) -> None:
     """New messages, returned ones and those whose lease ended; not claimed or delayed ones."""
     clock = Leases()
     send(queue, 3)
-    with group_on(queue, clock) as group:
+    with group_on(queue, clock, lease=10) as group:
         counts = [group.ready]
         claims = group.claim_many(3, 0)
         counts.append(group.ready)

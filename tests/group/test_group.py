@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from group_support import Leases, send
+from group_support import Leases, groups_on, send
 from support import SOON, until_asleep
 
 import pagequeue
 from pagequeue import NothingReceived, Queue, Retention, errors
 from pagequeue import format as fmt
 from pagequeue.group.group import Group
-from pagequeue.group.open import open_group
 from pagequeue.meta.meta_file import field_of
 from pagequeue.page.large_message import LargeMessage
 
@@ -41,26 +40,8 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 @pytest.fixture
 def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
     """Give what opens a group on our clock."""
-    opened = []
-
-    def make(name: str = "work", **options: object) -> Group:
-        known = {
-            "lease": 30.0,
-            "max_deliveries": None,
-            "backoff": None,
-            "since": None,
-            "sequence": None,
-            "latest": False,
-            "on_expired": "raise",
-            "capacity": 64,
-        }
-        group = open_group(queue._store, name, clock=clock, **{**known, **options})  # type: ignore[arg-type]
-        opened.append(group)
-        return group
-
-    yield make
-    for group in opened:
-        group.close()
+    with groups_on(queue, clock) as make:
+        yield make
 
 
 def test_messages_are_claimed_in_order_each_once(

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+from group_support import group_on
 from hypothesis import HealthCheck, Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tiers import examples
 
 from pagequeue import Queue, _core, errors
-from pagequeue.group.open import open_group
 from pagequeue.meta.group_table import Waiting, decode_snapshot, encode_snapshot
 from pagequeue.util.retry import Retry
 
@@ -144,18 +144,13 @@ class GroupMachine(RuleBasedStateMachine):
 
     def open_handle(self, place: int) -> Group:
         """Open a handle."""
-        group = self.handles[place] = open_group(
-            self.queue._store,
-            "work",
+        group = self.handles[place] = group_on(
+            self.queue,
+            lambda: self.now,
             lease=LEASES[place],
             max_deliveries=MAX_DELIVERIES[place],
             backoff=RETRIES[place][1:],
-            since=None,
-            sequence=None,
-            latest=False,
-            on_expired="raise",
             capacity=CAPACITY,
-            clock=lambda: self.now,
         )
         return group
 

@@ -7,14 +7,13 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from group_support import SECOND, Leases, send
+from group_support import SECOND, Leases, groups_on, send
 from hypothesis import given
 from hypothesis import strategies as st
 from support import SOON
 
 from pagequeue import NothingReceived, Queue, errors
 from pagequeue import format as fmt
-from pagequeue.group.open import open_group
 from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX, Retry
 
 if TYPE_CHECKING:
@@ -45,32 +44,9 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 @pytest.fixture
 def group_of(queue: Queue, clock: Leases) -> Iterator[Callable[..., Group]]:
     """Give what opens a group on our clock, with the defaults of retries."""
-    opened = []
-
-    def make(
-        name: str = "work",
-        max_deliveries: int | None = DELIVERIES_MAX,
-        backoff: Backoff = BACKOFF,
-    ) -> Group:
-        group = open_group(
-            queue._store,
-            name,
-            lease=30.0,
-            max_deliveries=max_deliveries,
-            backoff=backoff,
-            since=None,
-            sequence=None,
-            latest=False,
-            on_expired="raise",
-            capacity=None,
-            clock=clock,
-        )
-        opened.append(group)
-        return group
-
-    yield make
-    for group in opened:
-        group.close()
+    defaults = {"max_deliveries": DELIVERIES_MAX, "backoff": BACKOFF, "capacity": None}
+    with groups_on(queue, clock, **defaults) as make:
+        yield make
 
 
 def finish_all(group: Group) -> list[tuple[int, int]]:

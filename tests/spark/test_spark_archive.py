@@ -464,7 +464,7 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_an_archive_knows_which_queue_it_has(spark: SparkSession, tmp_path: Path) -> None:
-    """A queue that was made anew: by the checkpoint, and with a new one by the table."""
+    """A queue that was recreated: by the checkpoint, and with a new one by the table."""
     path, table = tmp_path / "q", tmp_path / "table"
     send(path, 0, 30)
     archive(spark, path, table, compact=False)

@@ -358,7 +358,7 @@ def test_damage_ends_a_query_with_the_same_error(spark: SparkSession, tmp_path: 
 def test_what_became_of_a_queue_is_the_same_error(
     spark: SparkSession, tmp_path: Path, case: str
 ) -> None:
-    """Retention was faster, the queue was made anew, or it is gone; whatever the trigger."""
+    """Retention was faster, the queue was recreated, or it is gone; whatever the trigger."""
     path = fill(tmp_path / "q", 100)
     for reader in OTHER:
         run(spark, path, tmp_path / f"check-{reader}", reader, Sink())

@@ -341,7 +341,7 @@ def test_batch_that_is_repeated_is_published_once(tmp_path: Path) -> None:
     assert [payload for _, payload in messages(tmp_path / "q")] == [b"one", b"two"]
 
 
-@pytest.mark.parametrize("how", ["removed", "made anew"])
+@pytest.mark.parametrize("how", ["removed", "recreated"])
 def test_rows_for_a_queue_that_is_gone_go_to_no_other_one(tmp_path: Path, how: str) -> None:
     """The queue is that of the time when the write began, for tables and for streams."""
     path = tmp_path / "q"
@@ -351,13 +351,13 @@ def test_rows_for_a_queue_that_is_gone_go_to_no_other_one(tmp_path: Path, how: s
     target, base, _ = told.split("\n")
     line = _rows(base, "query-7", "0", [b"one"])
     shutil.rmtree(path)
-    if how == "made anew":
+    if how == "recreated":
         Queue(path).close()
     for verb, work in (("commit batch", "query 7"), ("commit table", "job")):
         with pytest.raises(errors.QueueReplaced, match="write again"):
             sinks.sink_answer(f"{verb}\n\n{given}\n{target}\n{work}\n{line}", "")
-    assert path.exists() == (how == "made anew")
-    if how == "made anew":
+    assert path.exists() == (how == "recreated")
+    if how == "recreated":
         with Queue(path) as queue:
             assert not len(queue)
 

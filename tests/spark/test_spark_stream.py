@@ -416,7 +416,7 @@ def test_a_queue_that_was_made_anew_is_refused(
         stream.latestOffset(start, ReadAllAvailable())
     assert (caught.value.queue_id, caught.value.found_id) == (before, id_at(path))
     end = {str(path): {"sequence": 6, "id": before}}
-    with pytest.raises(errors.QueueReplaced):  # planned before it was made anew
+    with pytest.raises(errors.QueueReplaced):  # planned before it was recreated
         stream.partitions(start, end)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SMALL = 4096
 LARGE = bytes(5 * SMALL)
-HOW = ["moved", "removed", "made anew", "covered by a link"]
+HOW = ["moved", "removed", "recreated", "covered by a link"]
 
 
 def id_of(queue: Queue[Any]) -> str:
@@ -43,7 +43,7 @@ def displace(path: Path, how: str) -> None:
         shutil.rmtree(path)
         return
     path.rename(path.with_name("old"))
-    if how == "made anew":
+    if how == "recreated":
         Queue(path, page_bytes=SMALL).close()
     elif how == "covered by a link":
         Queue(path.with_name("other"), page_bytes=SMALL).close()
@@ -119,7 +119,7 @@ def test_every_operation_says_that_the_path_leads_elsewhere(
             assert "was removed" in str(error)
         else:
             assert str(path.with_name("old")) in str(error)
-        if how in {"made anew", "covered by a link"}:
+        if how in {"recreated", "covered by a link"}:
             with Queue(os.path.realpath(path), read_only=True) as found:
                 assert error.found_id == id_of(found)
                 assert error.found_id in str(error)

@@ -1,7 +1,7 @@
-"""How often a message or task is delivered again, and how long it waits in between.
+"""How often a group delivers a message again, and how long it waits in between.
 
-One rule for groups, task stores and `JoinableQueue`: twice as long after each failed delivery, up
-to a bound. So others are delivered meanwhile, and one that always fails costs ever less.
+Twice as long after each failed delivery, up to a bound: others are delivered meanwhile, and one
+that always fails costs ever less. Task stores and `JoinableQueue` do not have this rule.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECONDS_MAX: Final = 1e9
 
 
 class Retry(NamedTuple):
-    """What becomes of a message or task whose deliveries fail.
+    """What becomes of a message whose deliveries fail.
 
     Attributes:
         deliveries_max: so many, then it is delivered no more; None: any number.
@@ -38,7 +38,7 @@ class Retry(NamedTuple):
         """Return how long it waits after so many failed deliveries, in ns.
 
         Args:
-            number: of the message or task: up to a quarter of the delay is left out by it, so that
+            number: sequence of the message: up to a quarter of the delay is left out by it, so that
                 those that failed together do not come back together.
             deliveries: so far.
         """
@@ -50,7 +50,7 @@ class Retry(NamedTuple):
 
 
 def check_retry(max_deliveries: int | None, backoff: Backoff, *, path: str) -> Retry:
-    """Return the two options of a group or a task store.
+    """Return the two options of a group.
 
     Raises:
         InvalidOption, InvalidType: one of them is invalid.

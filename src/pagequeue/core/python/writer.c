@@ -204,10 +204,10 @@ static int after(Writer *self, const pq_terms *terms, const pq_appended *out, si
     return 0;
 }
 
-/* By the time that the messages get, if it is the system's and known already. */
-static inline int is_place_due(Writer *self, int64_t now) {
-    int is_known = now != PQ_TIMESTAMP_NOW && is_system_clock(self);
-    return pq_place_due(&self->checked_at, is_known ? now : pq_clock_realtime());
+/* By the reading that was made for the messages, if it is the system's. */
+static inline int is_place_due(Writer *self, const attempt *try) {
+    int64_t reading = try->now == PQ_TIMESTAMP_NOW ? try->late : try->now;
+    return pq_place_due(&self->checked_at, is_system_clock(self) ? reading : pq_clock_realtime());
 }
 
 /* Raise if a payload, or the batch, is too large or has a wrong size; else return the bytes of all
@@ -292,7 +292,7 @@ int pq_writer_append(Writer *self, pq_batch *batch, pq_payload *items, const pq_
         if (!read_clock(self, &try, free_gil, &ran)) {
             return -1;
         }
-        int is_due = is_place_due(self, try.now);
+        int is_due = is_place_due(self, &try);
         if (is_due && pq_event_raise((PyObject *)self, EVENT_PLACE, 0) < 0) {
             return -1;
         }

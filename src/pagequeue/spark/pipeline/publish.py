@@ -171,7 +171,7 @@ class Publisher:
     def _know(self, directories: set[str], queue_ids: Mapping[str, str]) -> None:
         """Compare the ids of queues with those of the table, and store the new ones (A3).
 
-        By its name and its sequences a queue that was made anew is archived already, in part.
+        By its name and its sequences a queue that was recreated is archived already, in part.
         """
         known = self._queue_ids
         for directory in sorted(directories):

@@ -30,7 +30,7 @@ LOCK: Final = "lock"
 READERS: Final = "readers"
 CHECKPOINT: Final = "checkpoint"
 QUEUE_IDS: Final = "queues.json"
-"""The ids of the queues in the table: by its name one that was made anew is the same."""
+"""The ids of the queues in the table: by its name one that was recreated is the same."""
 HOUR_NS: Final = 3_600 * 10**9
 HOUR: Final = re.compile(r"queue=([^/]+)/date=([\d-]+)/hour=(\d\d)", re.ASCII)
 NAME: Final = re.compile(r"(\d{20})-(\d{20})\.parquet", re.ASCII)
