@@ -8,6 +8,7 @@ after it, is recorded like any other run, and the states of that recording are t
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import shutil
 import uuid
@@ -56,8 +57,7 @@ class Reboots:
 
 def plan_keeps(queue: Queue) -> bool:
     """Whether this queue was opened with a retention that removes pages."""
-    trimmer = queue._opened.trimmer
-    return trimmer is not None and trimmer.policy.max_bytes is not None
+    return queue._store.limits.pages < math.inf
 
 
 def wrong_places(queue: Queue, places: Mapping[int, Places]) -> list[str]:

@@ -203,5 +203,5 @@ def next_page_counted() -> None:
     rewrite(
         publisher.BulkPublisher,
         "_make_room",
-        ("if last - store.tail.page_number >= store.page_limit:", "if False:"),
+        ("if last - store.tail.page_number >= store.limits.pages:", "if False:"),
     )

@@ -248,7 +248,7 @@ def failed_sync_retried() -> None:
 
 def failed_names_believed() -> None:
     """A sync of the directory that fails stops only the call that asked for it."""
-    rewrite(directory.Directory, "sync", ("if self.latch is not None:", "if False:"))
+    rewrite(directory.Directory, "sync", ("if self._failed is not None:", "if False:"))
 
 
 def ready_page_believed() -> None:

@@ -137,7 +137,7 @@ def test_space_for_all_pages_is_freed_before_any_is_published(tmp_path: Path) ->
     ):
         for number in range(400):
             producer.send(b"%032d" % number)
-        queue._store.after_roll = None
+        queue._store.background.end()
         for piece in range(3):
             ledger.publish("w", piece, Rows(f"p{piece}", LARGE_COUNT))
             counts.append(counted(queue))

@@ -19,29 +19,10 @@ if TYPE_CHECKING:
 PACKAGE = Path(pagequeue.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 LEFT = {
-    ("bulk/publisher.py", "lock.progress"),
     ("group/dead_letters.py", "self._store.bulk"),
     ("integrity/salvage.py", "self.store.bulk"),
-    ("maintenance/compress.py", "store.after_roll"),
-    ("maintenance/trimmer.py", "store.after_roll"),
-    ("maintenance/trimmer.py", "store.has_spare"),
-    ("maintenance/trimmer.py", "store.max_idle_ns"),
-    ("maintenance/trimmer.py", "store.roller.full_timeout"),
-    ("maintenance/trimmer.py", "store.roller.has_room"),
-    ("maintenance/trimmer.py", "store.roller.make_room"),
-    ("maintenance/trimmer.py", "store.roller.renew_next"),
-    ("maintenance/trimmer.py", "store.roller.waits_for_room"),
     ("multiprocessing/object_queue.py", "store.bulk"),
-    ("queue/flows.py", "feeder.keeps"),
     ("queue/lifecycle.py", "store.bulk"),
-    ("queue/lifecycle.py", "store.flusher.rewrite"),
-    ("send/producer.py", "page.populated"),
-    ("store/opening.py", "self.folder.latch"),
-    ("store/roll.py", "page.populated"),
-    ("store/roll.py", "renewed.header"),
-    ("store/roll.py", "renewed.populated"),
-    ("store/store.py", "preparation.progress"),
-    ("store/store.py", "self.folder.latch"),
 }
 """Module and target of assignments that are still to go."""
 FOREIGN = {

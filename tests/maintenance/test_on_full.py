@@ -593,7 +593,7 @@ def test_failed_sync_is_not_taken_for_a_full_queue(
         return real(self, store, *args, **options)
 
     with disk.open(retention=FOUR_PAGES, on_full=on_full, on_sync_failure=policy) as queue:
-        queue._store.after_roll = None
+        queue._store.background.end()
         assert send_all(queue, 12) == 12
         monkeypatch.setattr(Trimmer, "trim_to", meets)
         if policy == "seal":
@@ -627,7 +627,7 @@ def test_sender_continues_after_a_failed_sync_of_a_trim(
         disk.open(retention=FOUR_PAGES, on_sync_failure="seal") as queue,
         queue.producer() as producer,
     ):
-        queue._store.after_roll = None
+        queue._store.background.end()
         assert send_all(queue, 12) == 12
         real = getattr(*failing)
         monkeypatch.setattr(*failing, fails)

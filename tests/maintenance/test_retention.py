@@ -433,7 +433,7 @@ def test_trimming_in_a_queue_that_is_closed_logs_nothing(
 
     monkeypatch.setattr(cursor, "cursor_names", closing)
     with caplog.at_level(logging.WARNING, "pagequeue"):
-        queue._opened.trimmer.trim_quietly()
+        queue._opened.upkeep.trimmer.trim_quietly(queue._store)
     assert caplog.messages == []
 
 

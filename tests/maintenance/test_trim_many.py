@@ -107,7 +107,7 @@ def test_trimming_after_each_roll_costs_the_same_however_many_pages_stay(
         filled(path, pages, names=1)
         keep = Retention(max_bytes=(pages + 2) * SMALL)
         with Queue(path, retention=keep) as queue, queue.producer() as producer:
-            queue._store.after_roll = None  # by hand
+            queue._store.background.end()  # by hand
             if flow:
                 with queue.consumer("c0") as consumer:
                     consumer._begin_flow()
@@ -182,7 +182,7 @@ def test_pages_that_another_process_compresses_free_space_at_once(tmp_path: Path
         queue.producer() as producer,
         Queue(tmp_path / "q") as other,
     ):
-        queue._store.after_roll = None  # by hand
+        queue._store.background.end()  # by hand
         producer.send(bytes(3900))
         producer.send(bytes(3900))
         assert queue.trim().pages == 1

@@ -23,7 +23,6 @@ from pagequeue import (
     Queue,
     Retention,
 )
-from pagequeue.queue.queue import internals
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
@@ -243,9 +242,9 @@ def some_errors(directory: Path) -> list[PageQueueError]:
     """Return errors as they are really raised."""
     (directory / "file").write_bytes(b"")
     caught: list[PageQueueError] = []
-    with Queue(directory / "q", page_bytes=SMALL, lock_timeout=0.1) as queue:
+    limit = Retention(max_bytes=2 * SMALL)
+    with Queue(directory / "q", page_bytes=SMALL, lock_timeout=0.1, retention=limit) as queue:
         queue.producer().send(b"a")
-        internals(queue).store.page_limit = 2
         for call in (
             lambda: Queue(directory / "file"),
             lambda: Queue("/proc/missing"),

@@ -466,11 +466,11 @@ def test_retention_in_the_background_does_not_warn_of_closing(
 ) -> None:
     """A roll requested it, and the queue was closed first: that is not an error."""
     queue = Queue(tmp_path / "q", page_bytes=SMALL, retention=Retention(max_bytes=4 * SMALL))
-    trimmer, store = queue._opened.trimmer, queue._store
+    upkeep, store = queue._opened.upkeep, queue._store
     queue.close()
-    assert trimmer is not None
+    assert upkeep is not None
     assert store.is_closed
-    trimmer.trim_quietly()
+    assert not upkeep.trimmer.trim_quietly(store)
     assert caplog.messages == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -16,11 +17,14 @@ from plugin import PAGE_NUMBER_AT, Disk, frames_of
 
 from pagequeue import CorruptPage, Queue, errors, repair_queue
 from pagequeue import format as fmt
+from pagequeue.send.producer import Producer
+from pagequeue.store.opening import Opening
+from pagequeue.store.policy import Unlimited
+from pagequeue.store.store import Store
+from pagequeue.util.timestamps import system_clock
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pagequeue import Producer
 
 TAIL_EVEN_AT = 200
 FULL = b"x" * 1000  # three fit into a page
@@ -267,38 +271,59 @@ def test_page_with_messages_under_the_next_name_is_never_rolled_into(
             ]
 
 
-def made_ready(queue: Queue[bytes], producer: Producer[bytes], number: int) -> None:
+def made_ready(producer: Producer[bytes], number: int) -> None:
     """Wait until the core has a page for its next roll."""
-    queue._store.roller.prepare(number, reach=4096, filled_bytes=0, frame_bytes=24.0)
-    support.until(lambda: queue._store.roller.made(number) is not None)
+    roller = producer._store.roller
+    roller.prepare(number, reach=4096, filled_bytes=0, frame_bytes=24.0)
+    support.until(lambda: roller.made(number) is not None)
     producer._make_ready(number)
     ready = producer._ready_page
     assert ready is not None
     assert ready.number == number
 
 
+class Noting(Unlimited):
+    """Notes what page was active when it was told of a roll."""
+
+    def __init__(self) -> None:
+        self.pages: list[int] = []
+
+    def rolled(self, store: Store) -> None:
+        self.pages.append(store.tail.page_number)
+
+
 def test_roll_into_a_page_that_is_ready_calls_no_python(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sender continues; what follows a roll is done by the thread in the background."""
-    rolled: list[int] = []
-    with disk.open() as queue, queue.producer() as producer:
+    policy = Noting()
+    disk.open().close()
+    opening = Opening(
+        str(disk.directory),
+        "queue",
+        create=False,
+        read_only=False,
+        page_bytes=None,
+        lock_timeout=60.0,
+        clock=system_clock,
+    )
+    with contextlib.closing(Store(opening, policy)) as store, Producer(store) as producer:
 
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("the sender rolls by itself")
 
         monkeypatch.setattr(type(producer), "_roll_from", refuse)
-        queue._store.after_roll = lambda: rolled.append(producer._page_number)
         for number in (2, 3):
-            made_ready(queue, producer, number)
+            made_ready(producer, number)
             while producer._page_number == number - 1:
                 producer.send(FULL)
-            support.until(lambda wanted=number: rolled[-1:] == [wanted])
+            support.until(lambda wanted=number: policy.pages[-1:] == [wanted])
             page = producer._page
             assert page is not None
             assert page.number == number
-            assert number - 1 not in queue._store.roller._pages
+            assert number - 1 not in store.roller._pages
         assert producer.send(FULL) == 7
+    with disk.open() as queue:
         assert [message.sequence for message in queue.replay()] == list(range(8))
 
 
@@ -306,7 +331,7 @@ def test_roll_into_a_page_that_is_ready_calls_no_python(
 def test_roll_into_a_page_that_is_ready_only_where_nothing_changed(disk: Disk, gone: str) -> None:
     """The core leaves all else to Python: a replaced lock, a truncated page, others' rolls."""
     with disk.open() as queue, disk.open() as other, queue.producer() as producer:
-        made_ready(queue, producer, 2)
+        made_ready(producer, 2)
         for _ in range(3):
             producer.send(FULL)
         if gone == "lock":
@@ -331,7 +356,7 @@ def test_closed_producer_releases_the_page_that_is_ready(disk: Disk) -> None:
     """Else its map would live as long as the handle."""
     with disk.open() as queue:
         producer = queue.producer()
-        made_ready(queue, producer, 2)
+        made_ready(producer, 2)
         producer.close()
         assert not producer._make_ready(2)
         assert producer._ready_page is None

@@ -89,7 +89,7 @@ def append_pages(
         with store.folder.descriptor, StagingDirectory(store) as folder:
             staged = stage(store, folder, [chunk], check, synced=synced)
             held.close()
-            deadline = store.roller.deadline(timeout)
+            deadline = store.limits.deadline(timeout)
             with BulkPublisher(store, deadline) as publisher:
                 return publisher.append(staged, at, deadline - time.monotonic(), check)
 
@@ -110,7 +110,7 @@ def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> in
             remedy="split it",
         )
     check_no_ring(store, int(lengths.sum()))
-    limit = store.page_limit
+    limit = store.limits.pages
     page_bytes = store.meta.page_bytes
     payload_bytes_max = fmt.payload_bytes_max(page_bytes)
     large = lengths[lengths > payload_bytes_max] if largest > payload_bytes_max else lengths[:0]
@@ -252,7 +252,7 @@ class PayloadWriter(io.RawIOBase):
             return
         self._staging.add_fragments(self._writer.finish(), self._timestamp)
         staged = self._staging.finish()
-        deadline = self._store.roller.deadline()
+        deadline = self._store.limits.deadline()
         check = self._producer._check_open  # noqa: SLF001 - no user's
         with BulkPublisher(self._store, deadline) as publisher:
             sent = publisher.append(staged, timeout=deadline - time.monotonic(), check=check)

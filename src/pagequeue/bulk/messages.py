@@ -154,7 +154,7 @@ def publish(
     name, piece = _checked(store, writer, piece)
     timeout = check_timeout(timeout)
     messages = messages_of(store, payloads, timestamps)
-    deadline = store.roller.deadline(timeout)
+    deadline = store.limits.deadline(timeout)
     with store.folder.descriptor, BulkPublisher(store, deadline) as publisher:
         left = deadline - time.monotonic()
         return publisher.publish(f"writer {name}", piece, messages, left, check)

@@ -121,9 +121,10 @@ class BulkPublisher:
         """Lock the publishers' lock file; retry if it was replaced meanwhile."""
         while True:
             lock = FileLock(
-                self._staged.open(LOCK, writable=True, make=True), self._staged.full(LOCK)
+                self._staged.open(LOCK, writable=True, make=True),
+                self._staged.full(LOCK),
+                progress=partial(lock_times, self._folder, self._prefix),
             )
-            lock.progress = partial(lock_times, self._folder, self._prefix)
             with contextlib.ExitStack() as held:
                 held.callback(lock.close)
                 try:
@@ -283,7 +284,7 @@ class BulkPublisher:
             LockTimeout: the same, after many attempts.
         """
         whole = _joined(list(source.chunks()))
-        began, deadline = time.monotonic(), self._store.roller.deadline(timeout=timeout)
+        began, deadline = time.monotonic(), self._store.limits.deadline(timeout)
         for losses in range(ROOM_TRIES):
             if losses > LOSSES_MIN and time.monotonic() > deadline:
                 raise starved(self._folder.path, time.monotonic() - began)
@@ -372,7 +373,10 @@ class BulkPublisher:
             times = self._write_sending(entry, whole, tail)
             self._sync_names()
             # No process has the next page before this line, so that none has rolled.
-            if not store.roller.make_held(active + 1, has_room=active + 1 <= number):
+            is_ring, policy = store.meta.is_ring, store.policy
+            if active + 1 <= number or (is_ring and policy.has_room(store, active + 1)):
+                store.roller.make_held(active + 1)
+            elif policy.renew(store, active + 1, is_held=True) is None:
                 return None
             producer.roll_from(active)
         return self._send_recorded(producer, whole, times, tail, deadline)
@@ -509,9 +513,9 @@ class BulkPublisher:
         """Publish staged pages, as soon as no other producer rolls meanwhile."""
         store = self._store
         check_no_ring(store)
-        if len(staged.pages) >= store.page_limit:
+        if len(staged.pages) >= store.limits.pages:
             raise too_many_pages(store, len(staged.pages))
-        began, deadline = time.monotonic(), store.roller.deadline(timeout=timeout)
+        began, deadline = time.monotonic(), store.limits.deadline(timeout)
         for losses in range(ROOM_TRIES):
             if losses > LOSSES_MIN and time.monotonic() > deadline:
                 raise starved(self._folder.path, time.monotonic() - began)
@@ -535,8 +539,7 @@ class BulkPublisher:
         else:
             raise _others_were_faster(store)
         staged.unmap(store.background)
-        if store.after_roll is not None:
-            store.background.submit(store.after_roll)
+        store.policy.rolled(store)
         return sequences
 
     def _wait_on(self, check: Callable[[], None] | None) -> None:
@@ -558,14 +561,13 @@ class BulkPublisher:
         """
         store, first = self._store, self._first_page()
         last = first + count - 1
-        if last - store.tail.page_number >= store.page_limit:
+        if last - store.tail.page_number >= store.limits.pages:
             # The next page is there already, of a producer that rolls, or that died then. With the
             # active page before it there would never be room for these.
             with self._prepared("publishing pages"):
                 self._use_up_next_page(producer)
             return None
-        if store.roller.make_room is not None:
-            store.roller.make_room(last, producer.check_wanted, deadline)
+        store.policy.make_room(store, last, producer.check_wanted, deadline)
         return first
 
     def _first_page(self) -> int:
@@ -716,19 +718,18 @@ def refuse_at_once(
         timeout: of this attempt, in seconds; only such a sender's is so short.
         check: raises when they are not wanted any more.
     """
-    roller = store.roller
     is_short = timeout is not None and timeout <= ROOM_SECONDS
-    if is_short and roller.waits_for_room and roller.make_room is not None:
-        deadline = roller.deadline(timeout)
-        roller.make_room(store.tail.page_number + pages, check, deadline)
+    if is_short and store.limits.blocks:
+        deadline = store.limits.deadline(timeout)
+        store.policy.make_room(store, store.tail.page_number + pages, check, deadline)
 
 
 def too_many_pages(store: Store, count: int, size_bytes: int = 0) -> errors.MessageTooLarge:
     """Return the error for messages that `max_bytes` can never hold."""
-    limit_bytes = int(store.page_limit) * store.meta.page_bytes
+    limit_bytes = int(store.limits.pages) * store.meta.page_bytes
     return errors.MessageTooLarge(
         f"{count} pages besides the active one are needed, and max_bytes allows "
-        f"{store.page_limit:.0f} in all; nothing was sent",
+        f"{store.limits.pages:.0f} in all; nothing was sent",
         path=store.folder.path,
         size_bytes=size_bytes or count * store.meta.page_bytes,
         limit_bytes=limit_bytes,

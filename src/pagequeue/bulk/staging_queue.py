@@ -18,6 +18,7 @@ import numpy as np
 from pagequeue import format as fmt
 from pagequeue.bulk.chunk import UNIT_BYTES, frame_units
 from pagequeue.bulk.producer import BulkProducer
+from pagequeue.store.opening import Opening
 from pagequeue.store.store import Store
 from pagequeue.util.side_by_side import side_by_side
 
@@ -74,17 +75,19 @@ class _StagingQueue:
 
     def __init__(self, store: Store, folder: Directory, prefix: str) -> None:
         self._store = Store(
-            folder.path,
-            prefix,
-            create=True,
-            read_only=False,
-            page_bytes=store.meta.page_bytes,
-            lock_timeout=store.lock_timeout,
-            clock=_no_time,
-            file_mode=store.folder.file_mode,
-            trust=store.folder.trust,
-            staged_for=store.meta.queue_id,
-            within=folder,
+            Opening(
+                folder.path,
+                prefix,
+                create=True,
+                read_only=False,
+                page_bytes=store.meta.page_bytes,
+                lock_timeout=store.lock_timeout,
+                clock=_no_time,
+                file_mode=store.folder.file_mode,
+                trust=store.folder.trust,
+                staged_for=store.meta.queue_id,
+                within=folder,
+            )
         )
         self._taken = fmt.FIRST_PAGE - 1
         try:

@@ -33,9 +33,13 @@ STEP_SECONDS: Final = 0.005
 class Feeder:
     """The common part of both feeders.
 
-    Attributes:
+    Args:
+        store: of the queue.
+        producer: sends the elements.
         keeps: the consumer, kept alive until the feeder has ended, so that no other flow of its
             name starts while this one may still store an element.
+
+    Attributes:
         stored: elements that this feeder has stored.
         unstored: the element that was drawn and not stored because of an error. After an error of
             the disk or a cancellation it may have been stored all the same.
@@ -43,11 +47,11 @@ class Feeder:
         error: the error that ended the upstream or the storing; None if the upstream was exhausted.
     """
 
-    def __init__(self, store: Store, producer: Producer) -> None:
+    def __init__(self, store: Store, producer: Producer, keeps: object) -> None:
         self._store = store
         self._producer = producer
         self._is_stopped = False
-        self.keeps: object = None
+        self._keeps = keeps
         self.stored: int = 0
         self.unstored: list[Buffer] = []
         self.end_sequence: int | None = None
@@ -83,8 +87,10 @@ class Feeder:
 class ThreadFeeder(Feeder):
     """Draws from an iterator in a thread."""
 
-    def __init__(self, store: Store, producer: Producer, source: Iterable[Buffer]) -> None:
-        super().__init__(store, producer)
+    def __init__(
+        self, store: Store, producer: Producer, keeps: object, source: Iterable[Buffer]
+    ) -> None:
+        super().__init__(store, producer, keeps)
         self._source = source
         self._storing_since: float | None = None
         self._thread = daemon_thread(self._run, "pagequeue-persist")
@@ -155,10 +161,12 @@ class ThreadFeeder(Feeder):
 class TaskFeeder(Feeder):
     """Draws from an asynchronous iterator in a task of the running loop."""
 
-    def __init__(self, store: Store, producer: Producer, source: AsyncIterable[Buffer]) -> None:
+    def __init__(
+        self, store: Store, producer: Producer, keeps: object, source: AsyncIterable[Buffer]
+    ) -> None:
         import asyncio  # noqa: PLC0415 - see `receive.async_receive`
 
-        super().__init__(store, producer)
+        super().__init__(store, producer, keeps)
         self._source = source
         self._is_asking = False
         self._loop = asyncio.get_running_loop()

@@ -26,6 +26,7 @@ from pagequeue.meta.cursor import readable_cursors
 from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.receive.replay import Replay
 from pagequeue.send.producer import Producer
+from pagequeue.store.opening import Opening
 from pagequeue.store.options import check_options
 from pagequeue.store.store import Store
 from pagequeue.util.timestamps import to_datetime
@@ -181,16 +182,18 @@ class DeadLetters:
         # One OS page more, so that the group's largest message fits together with its header.
         page_bytes = min(source.meta.page_bytes + fmt.PAGE_BYTES_STEP, fmt.PAGE_BYTES_MAX)
         return Store(
-            source.folder.path,
-            self.prefix,
-            create=create,
-            read_only=read_only,
-            page_bytes=page_bytes if create else None,
-            lock_timeout=source.lock_timeout,
-            clock=source.clock,
-            file_mode=source.folder.file_mode,
-            trust=source.folder.trust,
-            within=source.folder,
+            Opening(
+                source.folder.path,
+                self.prefix,
+                create=create,
+                read_only=read_only,
+                page_bytes=page_bytes if create else None,
+                lock_timeout=source.lock_timeout,
+                clock=source.clock,
+                file_mode=source.folder.file_mode,
+                trust=source.folder.trust,
+                within=source.folder,
+            )
         )
 
     def send(

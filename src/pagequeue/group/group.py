@@ -536,9 +536,9 @@ class Group(_core.Claims, Closing):
         store, has_left_page = self._store, 0 < self._page_number < number
         self._enter(region, number)
         store.background.drop(old)
-        if has_left_page and store.after_roll is not None:
+        if has_left_page:
             # Retention can remove the page that was left: the next roll may be far away.
-            store.background.submit(store.after_roll)
+            store.policy.rolled(store)
 
     def _expire(self, sequence: int) -> bool:
         """Re-resolve the next new message: retention removed its page.

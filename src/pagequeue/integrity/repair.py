@@ -37,6 +37,7 @@ from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import index_to_rebuild, scan_region
 from pagequeue.schema.schema import requested_schema
 from pagequeue.store.exclusive import exclusive, remove_bad_lock_file
+from pagequeue.store.opening import Opening
 from pagequeue.store.options import check_options
 from pagequeue.store.pending_commit import remove_again
 from pagequeue.store.power_loss_recovery import Recovery, missing_before
@@ -202,14 +203,16 @@ def _correct_times(
 
 def _opened(path: str, prefix: str, trust: frozenset[str], timeout: float) -> Store:
     return Store(
-        path,
-        prefix,
-        create=False,
-        read_only=False,
-        page_bytes=None,
-        lock_timeout=timeout,
-        clock=system_clock,
-        trust=trust,
+        Opening(
+            path,
+            prefix,
+            create=False,
+            read_only=False,
+            page_bytes=None,
+            lock_timeout=timeout,
+            clock=system_clock,
+            trust=trust,
+        )
     )
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import weakref
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
@@ -28,24 +27,11 @@ from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.text import message_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pagequeue.store.store import Store
 
 log: logging.Logger = logging.getLogger("pagequeue")
 TRIES: Final = 5
 """Each fails only if another sync failed meanwhile."""
-
-
-def rewriter(store: Store) -> Callable[[], object]:
-    """Return a function that resumes after a failed sync, without keeping the store alive."""
-    known = weakref.ref(store)
-
-    def rewrite() -> None:
-        if (alive := known()) is not None:
-            rewrite_undurable(alive)
-
-    return rewrite
 
 
 def rewrite_undurable(store: Store) -> range:

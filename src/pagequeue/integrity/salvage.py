@@ -37,6 +37,7 @@ from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.schema.schema import RequestedSchema
 from pagequeue.send.producer import Producer
 from pagequeue.store.creation import Creation
+from pagequeue.store.opening import Opening
 from pagequeue.store.options import check_prefix
 from pagequeue.store.store import CLOSE_SECONDS_MAX, Store
 from pagequeue.system.directory import Directory
@@ -245,15 +246,19 @@ class _Target(Closing):
         assert meta is not None
         self._begin(path, prefix, meta, found.head_sequence or 0, trust)
         self.store = Store(
-            path,
-            prefix,
-            create=False,
-            read_only=False,
-            page_bytes=meta.page_bytes,
-            lock_timeout=LOCK_TIMEOUT,
-            clock=clock,
-            trust=trust,
-            schema=RequestedSchema(meta.schema.dtype, meta.schema.codec, meta.schema.is_journal),
+            Opening(
+                path,
+                prefix,
+                create=False,
+                read_only=False,
+                page_bytes=meta.page_bytes,
+                lock_timeout=LOCK_TIMEOUT,
+                clock=clock,
+                trust=trust,
+                schema=RequestedSchema(
+                    meta.schema.dtype, meta.schema.codec, meta.schema.is_journal
+                ),
+            )
         )
         self.store.bulk = BULK
         self._producer = Producer(self.store, clock)

@@ -144,7 +144,7 @@ class Compactor:
                 self._snapshots.remove(sequence)
         opened = internals(self._queue)
         store = opened.writable("compact it")
-        assert opened.trimmer is not None
-        trimmed = opened.trimmer.trim_to(store, 1, protects=True)
+        assert opened.upkeep is not None
+        trimmed = opened.upkeep.trimmer.trim_to(store, 1, protects=True)
         held_by = tuple(name for name in trimmed.held_by if name != PIN)
         return CompactionReport(kept[0], written, trimmed.pages, trimmed.messages, held_by)

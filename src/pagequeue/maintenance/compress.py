@@ -24,7 +24,6 @@ import fcntl
 import logging
 import os
 import threading
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -49,6 +48,7 @@ from pagequeue.page.header import REMEDY, first_bytes
 from pagequeue.page.page import REASONS, map_with_header, private_region, scan_region
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.system.page_lock import hold
+from pagequeue.util.weakly import weakly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,48 +91,40 @@ class CompressReport:
 
 
 class Compressor:
-    """Compresses the sealed pages of an open queue, without keeping it open.
+    """Compresses the sealed pages of an open queue, which comes with each call.
 
     Args:
-        store: the open queue.
         after: sealed pages that follow a page before it is compressed in the background; None: only
             on request.
         level: of Zstandard.
+
+    Attributes:
+        follows_rolls: whether pages are compressed in the background.
     """
 
-    def __init__(self, store: Store, after: int | None, level: int) -> None:
-        self._known = weakref.ref(store)
+    def __init__(self, after: int | None, level: int) -> None:
+        self.follows_rolls: bool = after is not None
         self._after = after
         self._level = level
         self._refused: set[int] = set()
         self._next = 0
         self._asked = False
-        if after is not None:
-            self._first_after_roll, store.after_roll = store.after_roll, self._rolled
 
     # --- in the background ------------------------------------------------------------------------
 
-    def _rolled(self) -> None:
-        if self._first_after_roll is not None:
-            self._first_after_roll()
-        store = self._known()
-        if store is not None:
-            self._ask(store)
-
-    def _ask(self, store: Store) -> None:
-        if not self._asked:
+    def rolled(self, store: Store) -> None:
+        """Compress the pages that are due, if any are compressed in the background."""
+        if self.follows_rolls and not self._asked:
             self._asked = True
-            if not store.compressing.submit(self._quietly):
+            if not store.compressing.submit(weakly(store, self._quietly)):
                 self._asked = False  # there is no thread now: the next roll tries again
 
-    def _quietly(self) -> None:
+    def _quietly(self, store: Store) -> None:
         """Compress the pages that are due; in a thread of its own: preparing pages never waits."""
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         self._asked = False
-        store = self._known()
-        if store is None or self._after is None:
-            return
+        assert self._after is not None
         end = store.tail.page_number - self._after
         self._next = max(self._next, store.read_meta.head_page)
         try:
@@ -144,7 +136,7 @@ class Compressor:
         except errors.PageQueueError as error:
             log.warning("%s: compressing: %s", store.folder.path, error)
             self._next += 1  # the next page may be valid
-            self._ask(store)
+            self.rolled(store)
 
     # --- on request -------------------------------------------------------------------------------
 

@@ -162,10 +162,10 @@ def is_idle(store: Store, cursor: CursorMeta) -> bool:
     Creating it, opening it, and acknowledging end a silence. A silence begins no earlier than the
     first message that it has not acknowledged.
     """
-    if store.max_idle_ns is None:
+    if store.limits.idle_ns is None:
         return False
     since, sequence = cursor.seen, cursor.next_sequence
-    oldest_kept, credited = store.clock() - store.max_idle_ns, store.clock.credited
+    oldest_kept, credited = store.clock() - store.limits.idle_ns, store.clock.credited
     if credited(since) >= oldest_kept or sequence >= store.tail.sequence:
         return False
     try:

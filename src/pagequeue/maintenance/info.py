@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.consumers import ConsumerInfo, consumers
 from pagequeue.meta.meta_file import field_of
 from pagequeue.page.fragments import content_end
-from pagequeue.store.store import SealedPage
 from pagequeue.util.timestamps import NS_PER_S, to_datetime
 
 if TYPE_CHECKING:
@@ -85,16 +84,28 @@ class Info:
     consumers: list[ConsumerInfo]
 
 
-def info(store: Store) -> Info:
+class SealedPage(NamedTuple):
+    """What was found in a sealed page: the size of its file, and where its frames end."""
+
+    file_bytes: int
+    used_bytes: int
+    is_compressed: bool
+
+
+def info(store: Store, known: dict[int, SealedPage]) -> Info:
     """Return the current parameters and extent of a queue.
+
+    Args:
+        store: of the queue.
+        known: what earlier calls found in sealed pages, by number; it is updated.
 
     Raises:
         CorruptMeta: the write meta was overwritten while it was open.
     """
-    return store.while_retained(partial(_info, store))
+    return store.while_retained(partial(_info, store, known))
 
 
-def _info(store: Store) -> Info:
+def _info(store: Store, known: dict[int, SealedPage]) -> Info:
     head_page, head_sequence = store.head  # before the tail, which only grows
     durable_sequence = store.write_meta.durable_sequence  # the same
     tail = store.tail
@@ -109,7 +120,7 @@ def _info(store: Store) -> Info:
     count = tail.sequence - head_sequence
     sealed = range(head_page, tail.page_number)
     now = store.clock()
-    pages = _sealed_pages(store, sealed)
+    pages = _sealed_pages(store, sealed, known)
     return Info(
         directory=store.folder.path,
         prefix=store.prefix,
@@ -137,12 +148,11 @@ def _info(store: Store) -> Info:
     )
 
 
-def _sealed_pages(store: Store, numbers: range) -> list[SealedPage]:
+def _sealed_pages(store: Store, numbers: range, known: dict[int, SealedPage]) -> list[SealedPage]:
     """Return the used and file bytes of sealed pages.
 
     Each page is mapped once; later calls only check that its file still has the same size.
     """
-    known = store.sealed
     for number in [number for number in list(known) if number < numbers.start]:
         known.pop(number, None)
     found = []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pagequeue import _core, errors
 from pagequeue.maintenance.consumers import consumers
 from pagequeue.maintenance.ring_trim import Found, RingTrimmer
-from pagequeue.maintenance.trim_plan import first_of, retained_header
+from pagequeue.maintenance.trim_plan import Headers, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,12 +51,16 @@ class RoomMaker:
     Args:
         limit: of the page files.
         on_full: "raise", "block" or "drop_oldest".
+        headers: of retained pages.
         ring: the trimmer of a ring; None: it is no ring.
     """
 
-    def __init__(self, limit: SizeLimit, on_full: OnFull, ring: RingTrimmer | None = None) -> None:
+    def __init__(
+        self, limit: SizeLimit, on_full: OnFull, headers: Headers, ring: RingTrimmer | None = None
+    ) -> None:
         self._limit = limit
         self._on_full = on_full
+        self._headers = headers
         self._ring = ring
         # Both in seconds of the monotonic clock.
         self._blocked_since: float | None = None
@@ -173,7 +177,7 @@ class RoomMaker:
             sequence = mapped
         elif wanted > head_page:
             with contextlib.suppress(errors.PageQueueError):  # planning raises it
-                sequence = first_of(retained_header(store, wanted))
+                sequence = first_of(self._headers.of(store, wanted))
         return _core.room_bell(store.write_meta.region, sequence)
 
     def _has_room(self, trimmer: Trimmer, store: Store, number: int) -> bool:

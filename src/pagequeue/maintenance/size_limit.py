@@ -17,7 +17,8 @@ class SizeLimit:
     """The limit of a queue's page files.
 
     Args:
-        store: of the queue.
+        page_bytes: of the queue.
+        path: of its directory.
         max_bytes: the limit; None: unlimited.
 
     Attributes:
@@ -28,18 +29,17 @@ class SizeLimit:
         InvalidOption: the limit is less than two pages.
     """
 
-    def __init__(self, store: Store, max_bytes: int | None) -> None:
+    def __init__(self, page_bytes: int, path: str, max_bytes: int | None) -> None:
         self.max_bytes = max_bytes
         self.page_limit: float = math.inf
         self._compressed: dict[int, int] = {}  # sizes of compressed pages, by number
         self._compressed_as_of = -1  # the read meta's counter before they were listed
         if max_bytes is not None:
-            page_bytes = store.meta.page_bytes
             self.page_limit = max_bytes // page_bytes
             if self.page_limit < 2:
                 raise errors.InvalidOption(
                     f"max_bytes is {max_bytes}",
-                    path=store.folder.path,
+                    path=path,
                     remedy=f"give two pages of {page_bytes} bytes or more, or create the queue "
                     "with smaller page_bytes",
                 )

@@ -89,13 +89,6 @@ class TrimPlan:
         """Whether a flow needs the last message."""
         return any(place.has_flow for place in self.places.values())
 
-    def step_to(self, store: Store, number: int) -> None:
-        """Move the head to a page, in steps of an odd number of pages each (I12)."""
-        if number > self.head_page and (number - self.head_page) % 2 == 0:
-            self.steps.append(retained_header(store, number - 1))
-        if number > self.head_page:
-            self.steps.append(retained_header(store, number))
-
 
 class TrimPlanner:
     """Plans trims of one queue; it keeps what need not be read again for the next plan.
@@ -106,6 +99,7 @@ class TrimPlanner:
 
     Attributes:
         names: of the consumers.
+        headers: of the retained pages.
     """
 
     def __init__(self, policy: Retention, limit: SizeLimit) -> None:
@@ -113,6 +107,7 @@ class TrimPlanner:
         self._limit = limit
         self._warned: set[str] = set()
         self.names: ConsumerNames = ConsumerNames()
+        self.headers: Headers = Headers()
 
     def plan(self, store: Store, page_limit: float, *, protects: bool) -> TrimPlan:
         """Plan how far the head can move.
@@ -131,18 +126,42 @@ class TrimPlanner:
         wanted = self._wanted(store, head_page, page_limit)
         positions = {name: at.sequence for name, at in places.items() if at.sequence is not None}
         needed = min(positions.values(), default=math.inf)
-        number = _last_allowed(store, head_page, wanted, lambda header: first_of(header) <= needed)
+        number = self._last_allowed(
+            store, head_page, wanted, lambda header: first_of(header) <= needed
+        )
         plan = TrimPlan(head_page, head_sequence, made, places)
         if number < wanted:
-            first = first_of(retained_header(store, number + 1))
+            first = first_of(self.headers.of(store, number + 1))
             plan.held_by = tuple(name for name, sequence in positions.items() if sequence < first)
         elif self._policy.drop_acknowledged and positions:
-            number = _last_allowed(
+            number = self._last_allowed(
                 store, number, store.tail.page_number, lambda header: first_of(header) <= needed
             )
         number, plan.refused = _removable(store, head_page, number)
-        plan.step_to(store, number)
+        self.step_to(store, plan, number)
         return plan
+
+    def step_to(self, store: Store, plan: TrimPlan, number: int) -> None:
+        """Move the head of a plan to a page, in steps of an odd number of pages each (I12)."""
+        if number > plan.head_page and (number - plan.head_page) % 2 == 0:
+            plan.steps.append(self.headers.of(store, number - 1))
+        if number > plan.head_page:
+            plan.steps.append(self.headers.of(store, number))
+
+    def _last_allowed(
+        self, store: Store, low: int, high: int, allows: Callable[[PageHeader], bool]
+    ) -> int:
+        """Return the last page after `low` whose header allows it to be the head, or `low`.
+
+        First sequences and floors only rise from page to page.
+        """
+        while low < high:
+            middle = (low + high + 1) // 2
+            if allows(self.headers.of(store, middle)):
+                low = middle
+            else:
+                high = middle - 1
+        return low
 
     def oldest_kept(self, store: Store) -> int | None:
         """Return the time before which messages are too old; None: they may be of any age."""
@@ -157,7 +176,7 @@ class TrimPlanner:
         if oldest_kept is None:
             return low
         credited = store.clock.credited
-        return _last_allowed(
+        return self._last_allowed(
             store,
             low,
             store.tail.page_number,
@@ -192,6 +211,29 @@ class TrimPlanner:
             log.warning("%s", text)
 
 
+class Headers:
+    """The headers of retained pages; those of a ring never change once they were rolled into."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, PageHeader] = {}
+
+    def of(self, store: Store, number: int) -> PageHeader:
+        """Return a retained page's header.
+
+        Raises:
+            Expired, MissingPage: as for `retained_header`.
+        """
+        known, head_page = self._known.get(number), store.read_meta.head_page
+        if known is not None and number >= head_page:
+            return known
+        header = retained_header(store, number)
+        if store.meta.is_ring and number <= store.tail.page_number:
+            for passed in [n for n in list(self._known) if n < head_page]:
+                self._known.pop(passed, None)
+            self._known[number] = header
+        return header
+
+
 class ConsumerNames:
     """The names of the consumers, listed again only after one was made, or after a while.
 
@@ -223,20 +265,14 @@ def retained_header(store: Store, number: int) -> PageHeader:
     Raises:
         Expired: another process trimmed meanwhile. MissingPage: it should exist.
     """
-    known = store.ring_headers.get(number)
-    if known is not None and number >= store.read_meta.head_page:
-        return known
     try:
-        header = read_header(store.folder, store.prefix, store.meta.queue_id, number)
-        if store.meta.is_ring and number <= store.tail.page_number:
-            store.keep_header(header)
+        return read_header(store.folder, store.prefix, store.meta.queue_id, number)
     except errors.QueueNotFound as error:
         if number < store.read_meta.head_page:
             raise store.expired() from error
         raise missing_page(
             store.folder.full(fmt.page_name(store.prefix, number)), number
         ) from error
-    return header
 
 
 def place_of(cursor: CursorMeta | errors.PageQueueError, *, protects: bool, idle: bool) -> Place:
@@ -250,20 +286,6 @@ def place_of(cursor: CursorMeta | errors.PageQueueError, *, protects: bool, idle
     if idle:
         return Place(None, (*generation, cursor.last_ack), has_flow, cursor)
     return Place(cursor.next_sequence, generation, has_flow, cursor)
-
-
-def _last_allowed(store: Store, low: int, high: int, allows: Callable[[PageHeader], bool]) -> int:
-    """Return the last page after `low` whose header allows it to be the head, or `low`.
-
-    First sequences and floors only rise from page to page.
-    """
-    while low < high:
-        middle = (low + high + 1) // 2
-        if allows(retained_header(store, middle)):
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _removable(

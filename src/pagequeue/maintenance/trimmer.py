@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import weakref
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
@@ -29,7 +27,7 @@ from pagequeue.maintenance.retention import TrimReport
 from pagequeue.maintenance.ring_trim import RingTrimmer
 from pagequeue.maintenance.room import RoomMaker
 from pagequeue.maintenance.size_limit import SizeLimit
-from pagequeue.maintenance.trim_plan import Place, TrimPlan, TrimPlanner, first_of, retained_header
+from pagequeue.maintenance.trim_plan import Place, TrimPlan, TrimPlanner, first_of
 from pagequeue.meta.cursor import sync_cursor
 from pagequeue.meta.last_stored import forget_stored, sequences_stored, write_stored
 from pagequeue.meta.meta_file import sync_state
@@ -40,15 +38,17 @@ from pagequeue.page.header import read_header
 from pagequeue.page.listing import retired
 from pagequeue.page.page import map_plain
 from pagequeue.page.search import first_batch_end
-from pagequeue.page.spare import is_worth_it, keep_spare
+from pagequeue.page.spare import is_worth_it
 from pagequeue.receive.replay import Replay
 from pagequeue.send.producer import Producer
+from pagequeue.store.policy import Limits
 from pagequeue.util.timestamps import MICROSECOND
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.maintenance.retention import Retention
+    from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.header import PageHeader
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
@@ -64,59 +64,65 @@ CHECK_SECONDS_MAX: Final = 3600.0
 
 
 class Trimmer:
-    """Applies one process's retention to an open queue, without keeping it open."""
+    """Applies one process's retention to an open queue, which comes with each call.
+
+    Args:
+        meta: of the queue.
+        path: of its directory.
+        policy: the retention.
+        on_full: what is done when it is reached.
+        full_timeout: seconds that a call may wait for room; None: for ever.
+
+    Attributes:
+        policy: the retention.
+        limits: of the queue, by all of this.
+        follows_rolls: whether there is something to do in the background after a roll.
+        check_seconds: how often a quiet queue is trimmed; None: never.
+
+    Raises:
+        InvalidOption: `max_bytes` holds less than two pages.
+    """
 
     def __init__(
-        self, store: Store, policy: Retention, on_full: OnFull, full_timeout: float | None
+        self,
+        meta: AllMeta,
+        path: str,
+        policy: Retention,
+        on_full: OnFull,
+        full_timeout: float | None,
     ) -> None:
-        self._known = weakref.ref(store)
         self.policy = policy
-        self._limit = SizeLimit(store, policy.max_bytes)
+        self._limit = SizeLimit(meta.page_bytes, path, policy.max_bytes)
         self._planner = TrimPlanner(policy, self._limit)
-        self._ring = RingTrimmer(self._limit, self._planner.names) if store.meta.is_ring else None
-        self._room = RoomMaker(self._limit, on_full, self._ring)
+        self._ring = RingTrimmer(self._limit, self._planner.names) if meta.is_ring else None
+        self._room = RoomMaker(self._limit, on_full, self._planner.headers, self._ring)
         self._is_trimming = False
         self._has_swept = False  # removed what a dead process left below the head
         self._stored: set[int] = set()  # sequences of last messages that were kept
         self._synced_to = 0  # the last page of a commit whose pages were synced for a new head
-        if policy.max_idle is not None:
-            store.max_idle_ns = policy.max_idle // MICROSECOND * 1000
+        is_limited = policy.max_bytes is not None
+        self.limits: Limits = Limits(
+            self._limit.page_limit,
+            None if policy.max_idle is None else policy.max_idle // MICROSECOND * 1000,
+            full_timeout if is_limited else None,
+            blocks=is_limited and on_full == "block",
+        )
         trims = policy.max_age is not None or policy.drop_acknowledged
         # A ring is trimmed by the roll that needs the page.
-        if (policy.max_bytes is not None or trims) and not store.meta.is_ring:
-            store.after_roll = self.trim_quietly
+        self.follows_rolls: bool = (is_limited or trims) and not meta.is_ring
+        self.check_seconds: float | None = None
         if policy.max_age is not None and policy.max_age >= AGE_CHECKED_MIN:
             seconds = policy.max_age.total_seconds() / AGE_CHECKS
-            seconds = min(max(seconds, CHECK_SECONDS_MIN), CHECK_SECONDS_MAX)
-            store.background.repeat(partial(self.trim_quietly, seals=True), seconds)
-        if policy.max_bytes is not None:
-            store.page_limit = self._limit.page_limit
-            store.roller.make_room = self.make_room
-            if self._ring is not None:
-                store.roller.renew_next = self.renew_next
-                store.roller.has_room = self._has_room
-            store.roller.full_timeout = full_timeout
-            store.roller.waits_for_room = on_full == "block"
+            self.check_seconds = min(max(seconds, CHECK_SECONDS_MIN), CHECK_SECONDS_MAX)
 
-    def trim_quietly(self, *, seals: bool = False) -> bool:
-        """Apply retention in the background, after a roll; False: the queue is closed.
+    def trim_quietly(self, store: Store) -> bool:
+        """Apply retention in the background, after a roll; False: the queue is closed."""
+        # A trim that has sealed a page trims again, and reports it.
+        return self._is_trimming or _quietly(store, self._trim)
 
-        Args:
-            seals: also seal an active page that is too old; after a roll it has just begun.
-        """
-        store = self._known()
-        if store is None:
-            return False
-        try:
-            if seals:
-                self.trim(store)
-            elif not self._is_trimming:  # else that trims what it has sealed, and reports it
-                self._trim(store)
-        except errors.ClosedError:
-            return False
-        except errors.PageQueueError as error:
-            log.warning("%s: retention: %s", store.folder.path, error)
-        return True
+    def check_quietly(self, store: Store) -> bool:
+        """Do the same now and then, and seal an active page that is too old."""
+        return _quietly(store, self.trim)
 
     def trim(self, store: Store) -> TrimReport:
         """Apply retention now, including space for the next page.
@@ -161,21 +167,19 @@ class Trimmer:
         except errors.QueueFull:  # consumers keep older pages, so they keep this one, too
             return False
 
-    def renew_next(self, number: int, is_held: bool) -> WritablePage | None:
+    def renew(self, store: Store, number: int, *, is_held: bool) -> WritablePage | None:
         """Make the next page of a ring of its oldest one; see `RingTrimmer.advance`."""
-        store = self._known()
-        if store is None or self._ring is None:
-            return None
-        return self._ring.advance(store, number, is_held=is_held)[1]
+        return None if self._ring is None else self._ring.advance(store, number, is_held=is_held)[1]
 
-    def _has_room(self, number: int) -> bool:
-        store = self._known()
-        return store is not None and self._limit.allows(store, number)
+    def has_room(self, store: Store, number: int) -> bool:
+        """Whether a page of this number fits without removing one."""
+        return self._limit.allows(store, number)
 
-    def make_room(self, number: int, check: Callable[[], None] | None, deadline: float) -> None:
+    def make_room(
+        self, store: Store, number: int, check: Callable[[], None] | None, deadline: float
+    ) -> None:
         """Make room for a page before it is created; see `RoomMaker.make_room`."""
-        store = self._known()
-        if store is not None:
+        if self.policy.max_bytes is not None:
             self._room.make_room(self, store, number, check, deadline)
 
     def trim_to(self, store: Store, page_limit: float, *, protects: bool) -> TrimReport:
@@ -254,7 +258,7 @@ class Trimmer:
             if last > header.page_number:
                 self._synced_to = last
         except (errors.QueueNotFound, errors.CorruptPage):
-            retained_header(store, header.page_number)  # Expired: another process trimmed
+            self._planner.headers.of(store, header.page_number)  # Expired: another one trimmed
             raise
 
     def _keep_last(self, store: Store, plan: TrimPlan) -> None:
@@ -277,7 +281,7 @@ class Trimmer:
             except errors.PageQueueError as error:
                 plan.refused = error
                 plan.steps.clear()
-                plan.step_to(store, store.page_of_sequence(last))
+                self._planner.step_to(store, plan, store.page_of_sequence(last))
                 self._keep_last(store, plan)
                 return
 
@@ -360,10 +364,18 @@ class Trimmer:
         with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):
             if store.folder.exists(fmt.page_name(store.prefix, store.tail.page_number + 1)):
                 return 0
-            if keep_spare(store.folder, store.prefix, number, page_bytes):
-                store.has_spare = True
-                return page_bytes
-        return 0
+            return page_bytes if store.keep_spare(number) else 0
+
+
+def _quietly(store: Store, trim: Callable[[Store], object]) -> bool:
+    """Trim in the background, and log its errors; False: the queue is closed."""
+    try:
+        trim(store)
+    except errors.ClosedError:
+        return False
+    except errors.PageQueueError as error:
+        log.warning("%s: retention: %s", store.folder.path, error)
+    return True
 
 
 def sync_header(store: Store, number: int, *, whole: bool) -> int:

@@ -261,14 +261,14 @@ class WritablePage:
         index: the map of its index.
         reserved: the position up to which the page surely has blocks, and the index its share;
             None: what the files say.
+        header: as it was made, without the fields that the roll sets; None: the page tells.
 
     Attributes:
         number: of the page.
         region: the map of the page.
         index: the map of its index.
         populated: the position up to which page faults were taken, or soon will be.
-        reserved: as above.
-        header: as it was made, without the fields that the roll sets; None: the page tells.
+        reserved, header: as above.
     """
 
     __slots__ = (
@@ -291,6 +291,7 @@ class WritablePage:
         region: _core.Region,
         index: _core.Region,
         reserved: int | None = None,
+        header: bytes | None = None,
     ) -> None:
         self._folder = folder
         self._prefix = prefix
@@ -299,7 +300,7 @@ class WritablePage:
         self.region: _core.Region = region
         self.index: _core.Region = index
         self.populated: int = 0
-        self.header: bytes | None = None
+        self.header: bytes | None = header
         self.reserved: int = len(region) if reserved is None else reserved
         # System calls that a roll does not need: a ring's page is reserved whole, and stays so.
         if not self.is_large or region.is_renewable:
@@ -379,6 +380,12 @@ class WritablePage:
                 continue
             with contextlib.suppress(OSError), self._folder.descriptor as folder:
                 _core.release(folder, name, *identity, begin, end - begin)
+
+    def plan_faults(self, position: int, end: int) -> int:
+        """Note that all page faults up to `end` will be taken; return where to begin."""
+        begin = max(self.populated, position)
+        self.populated = max(self.populated, end)
+        return begin
 
     def populate(self, start: int, end: int, frame_bytes: float) -> None:
         """Reserve a range of the page and the index records it will need; take its page faults.
@@ -494,17 +501,21 @@ def make_page(
     index.on_lost = partial(lost_page, folder.full(index_name))
     region.on_lost = partial(lost_page, folder.full(page_name))
     region.queue_id = meta.queue_id
-    page = WritablePage(folder, prefix, header.page_number, region, index, reserved)
-    page.header = header.encode()
-    return page
+    return WritablePage(
+        folder, prefix, header.page_number, region, index, reserved, header.encode()
+    )
 
 
-def renamed_page(folder: Directory, prefix: str, page: WritablePage, number: int) -> WritablePage:
-    """Return a page whose files got the names of another number, still mapped."""
+def renamed_page(
+    folder: Directory, prefix: str, page: WritablePage, number: int, header: bytes
+) -> WritablePage:
+    """Return a page whose files got the names of another number, still mapped, all of it."""
     page_name, index_name = fmt.page_name(prefix, number), fmt.index_name(prefix, number)
     page.region.on_lost = partial(lost_page, folder.full(page_name))
     page.index.on_lost = partial(lost_page, folder.full(index_name))
-    return WritablePage(folder, prefix, number, page.region, page.index)
+    renamed = WritablePage(folder, prefix, number, page.region, page.index, header=header)
+    renamed.plan_faults(0, len(page.region))
+    return renamed
 
 
 def _index_bytes(used_bytes: float, frame_bytes: float, limit_bytes: int) -> int:

@@ -57,11 +57,11 @@ def persist(
     try:
         if oldest is not None:
             _skip_to(store, consumer, oldest)
-        feeder = _feeder(store, _upstream(source, queue, consumer), queue.options)
+        upstream = _upstream(source, queue, consumer)
+        feeder = _feeder(store, upstream, consumer, queue.options)
     except BaseException:
         consumer.close()
         raise
-    feeder.keeps = consumer
     return queue.keep(Flow(store, feeder, consumer, acks=commit == "auto"), store)
 
 
@@ -154,13 +154,15 @@ def _check_source(source: Source) -> None:
         raise type_error("source", source, wanted)
 
 
-def _feeder(store: Store, upstream: Upstream, options: OpenOptions) -> Feeder:
+def _feeder(
+    store: Store, upstream: Upstream, consumer: NamedConsumer, options: OpenOptions
+) -> Feeder:
     """Start to read from the upstream, in the background."""
     producer = make_producer(store, store.clock, options.sync_every)
     try:
         if isinstance(upstream, AsyncIterable):
-            return TaskFeeder(store, producer, upstream)
-        return ThreadFeeder(store, producer, upstream)
+            return TaskFeeder(store, producer, consumer, upstream)
+        return ThreadFeeder(store, producer, consumer, upstream)
     except BaseException:
         producer.close()
         raise

@@ -15,16 +15,19 @@ from weakref import WeakValueDictionary
 from pagequeue import errors
 from pagequeue.bulk.append import BULK
 from pagequeue.integrity.repair import RepairReport, repair_queue
-from pagequeue.integrity.rewrite_unsynced import rewriter
+from pagequeue.integrity.rewrite_unsynced import rewrite_undurable
 from pagequeue.maintenance.compress import Compressor
 from pagequeue.maintenance.retention import KEEP_ALL, Retention
 from pagequeue.maintenance.trimmer import Trimmer
+from pagequeue.maintenance.upkeep import Upkeep
 from pagequeue.store.options import refuse_beside_ring
+from pagequeue.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pagequeue.store.store import Store
+    from pagequeue.maintenance.info import SealedPage
+    from pagequeue.store.opening import Opening
     from pagequeue.util.closing import Closing
 
     Handle = TypeVar("Handle", bound=Closing)
@@ -37,7 +40,7 @@ class OpenOptions:
     """How a queue is opened, and opened again after a repair; all options are checked.
 
     Attributes:
-        open_store: opens the directory.
+        open_directory: opens the directory.
         retaining: the retention, `on_full` and `full_timeout`, as they were given.
         compressing: `compress_after` and `compress_level`.
         seals: whether a failed sync seals the page; else it stops the queue.
@@ -47,7 +50,7 @@ class OpenOptions:
         trust: accepted risks, as for `Queue`.
     """
 
-    open_store: Callable[..., Store]
+    open_directory: Callable[..., Opening]
     retaining: tuple[Retention | None, OnFull | None, float | None]
     compressing: tuple[int | None, int]
     seals: bool
@@ -64,8 +67,8 @@ class OpenQueue:
         options: how it was opened.
         store: the open store; `repair` exchanges it.
         handles: everything that was made from the queue, by `id`, as long as it is referred to.
-        trimmer: None: the queue was opened with `read_only=True`.
-        compressor: the same.
+        upkeep: its policy; None: the queue was opened with `read_only=True`.
+        sealed: what `info` found in sealed pages, by number.
         is_closed: whether no operation begins any more.
         flushes_on_close: whether closing flushes.
     """
@@ -73,22 +76,27 @@ class OpenQueue:
     def __init__(self, options: OpenOptions, *, create: bool) -> None:
         self.options = options
         self.handles: WeakValueDictionary[int, Closing] = WeakValueDictionary()
-        self.trimmer: Trimmer | None = None
-        self.compressor: Compressor | None = None
+        self.upkeep: Upkeep | None = None
+        self.sealed: dict[int, SealedPage] = {}
         self.is_closed: bool = False
         self.store: Store = self._start(create=create)
         self.flushes_on_close: bool = options.syncs and not self.store.read_only
 
     def _start(self, *, create: bool) -> Store:
         options = self.options
-        store = options.open_store(create=create)
-        if not store.read_only:
+        opening = options.open_directory(create=create)
+        try:
+            if not opening.read_only:
+                self.upkeep = _upkeep(opening, options)
+        except BaseException:
+            opening.close()
+            raise
+        store = Store(opening, self.upkeep)
+        self.sealed = {}
+        if self.upkeep is not None:
             store.bulk = BULK
             try:
-                self.trimmer = Trimmer(store, *_retaining(store, options))
-                self.compressor = Compressor(store, *options.compressing)
-                if options.seals:
-                    store.flusher.rewrite = rewriter(store)
+                self.upkeep.begin(store)
                 if options.flush_seconds is not None:
                     store.flusher.flush_every(options.flush_seconds)
             except BaseException:
@@ -243,7 +251,14 @@ def options_of_no_ring(
     }
 
 
-def _retaining(store: Store, options: OpenOptions) -> tuple[Retention, OnFull, float | None]:
+def _upkeep(opening: Opening, options: OpenOptions) -> Upkeep:
+    """Return the policy of a queue that is opened for writing."""
+    trimmer = Trimmer(opening.meta, opening.folder.path, *_retaining(opening, options))
+    compressor = Compressor(*options.compressing)
+    return Upkeep(trimmer, compressor, rewrite_undurable if options.seals else None)
+
+
+def _retaining(opening: Opening, options: OpenOptions) -> tuple[Retention, OnFull, float | None]:
     """Return the retention and what it does when it is reached.
 
     Raises:
@@ -251,18 +266,18 @@ def _retaining(store: Store, options: OpenOptions) -> tuple[Retention, OnFull, f
         InvalidOption: the queue is a ring, which has its own.
     """
     given, on_full, timeout = options.retaining
-    policy, ring_bytes = given or KEEP_ALL, store.meta.ring_bytes
+    policy, ring_bytes = given or KEEP_ALL, opening.meta.ring_bytes
     if ring_bytes is not None:
         refuse_beside_ring(
-            store.folder.path,
+            opening.folder.path,
             options_of_no_ring(given, on_full, options.syncs, options.compressing[0]),
         )
         own = Retention(max_bytes=ring_bytes, max_idle=policy.max_idle)
         return own, on_full or "block", timeout
-    if store.schema.is_journal and policy != KEEP_ALL:
+    if opening.schema.is_journal and policy != KEEP_ALL:
         raise errors.JournalOnly(
             "a journal has no retention: only compaction knows which entries a snapshot replaces",
-            path=store.folder.path,
+            path=opening.folder.path,
             remedy="leave retention out, and call Journal.compact",
         )
     return policy, on_full or "raise", timeout

@@ -33,7 +33,7 @@ from pagequeue.send.codec_producer import make_producer
 from pagequeue.send.producer import Producer, Sent
 from pagequeue.store import options
 from pagequeue.store.flush import Sync, sync_policy
-from pagequeue.store.store import Store
+from pagequeue.store.opening import Opening
 from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.trust import trusted
 from pagequeue.util.arguments import absolute_path, type_error
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pagequeue.send.async_send import Many, Times
     from pagequeue.store.power_loss_recovery import RecoveryReport
     from pagequeue.store.sealed import Sealed
+    from pagequeue.store.store import Store
     from pagequeue.util.literals import (
         Backoff,
         CodecName,
@@ -237,8 +238,8 @@ class Queue(Closing, Generic[Sent]):
             codec_of(codec)
         if compress_after is not None and not read_only:
             zstd.check(path)
-        open_store = partial(
-            Store,
+        open_directory = partial(
+            Opening,
             path,
             prefix,
             read_only=read_only,
@@ -252,7 +253,7 @@ class Queue(Closing, Generic[Sent]):
             within=self._within,
         )
         how = OpenOptions(
-            open_store=open_store,
+            open_directory=open_directory,
             retaining=(retention, on_full, full_timeout),
             compressing=compressing,
             seals=on_sync_failure == "seal",
@@ -848,7 +849,7 @@ class Queue(Closing, Generic[Sent]):
             >>> queue.info().message_count
             5
         """
-        return self._opened.inspect(info)
+        return self._opened.inspect(lambda store: info(store, self._opened.sealed))
 
     def stats(self) -> Stats:
         """Return how full the queue is and how far its consumers are, cheaply; see `rates`.
@@ -940,8 +941,8 @@ class Queue(Closing, Generic[Sent]):
         """
         # Keeps I12.
         store = self._opened.writable("trim")
-        assert self._opened.trimmer is not None
-        return self._opened.trimmer.trim(store)
+        assert self._opened.upkeep is not None
+        return self._opened.upkeep.trimmer.trim(store)
 
     def compress(self, progress: Callable[[int, int], None] | None = None) -> CompressReport:
         """Compress all sealed pages, concurrently with senders and readers.
@@ -968,8 +969,8 @@ class Queue(Closing, Generic[Sent]):
         """
         # Keeps I16.
         store = self._opened.writable("compress pages")
-        assert self._opened.compressor is not None
-        return self._opened.compressor.run(store, progress)
+        assert self._opened.upkeep is not None
+        return self._opened.upkeep.compressor.run(store, progress)
 
     def ship(
         self,

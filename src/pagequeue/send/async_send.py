@@ -150,7 +150,7 @@ async def send_from_loop(
         if deferred.event in LOST:
             now = time.monotonic()
             if losses == 0:
-                began, deadline = now, producer._store.roller.deadline(timeout)
+                began, deadline = now, producer._store.limits.deadline(timeout)
             losses += LOST[deferred.event]
             if losses > LOSSES_MIN and now > deadline:
                 raise starved(producer._store.folder.path, now - began)
@@ -195,9 +195,9 @@ async def with_room(
         key: of what coroutines do together; None: this is done for itself.
     """
     key = key or object()
-    if not store.roller.waits_for_room:
+    if not store.limits.blocks:
         return await store.jobs.run(key, lambda job: attempt(job, timeout)).result()
-    deadline, seconds = store.roller.deadline(timeout), 0.0
+    deadline, seconds = store.limits.deadline(timeout), 0.0
 
     def do(job: SharedJob[Sent]) -> Sent:
         return attempt(job, seconds)
@@ -244,7 +244,7 @@ def _resolve(
         job.check()
 
     if deferred.event == _core.EVENT_FULL:
-        deadline = producer._store.roller.deadline(timeout)
+        deadline = producer._store.limits.deadline(timeout)
         producer._roll_from(deferred.page_number, deadline, check)
     elif deferred.event == _core.EVENT_UNRESERVED:
         producer._reserve_blocks(deferred.value)

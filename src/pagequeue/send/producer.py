@@ -36,6 +36,7 @@ from pagequeue.system.file_lock import LivenessLock
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.util import arguments
 from pagequeue.util.closing import Closing
+from pagequeue.util.weakly import weakly
 from pagequeue.wait.coroutine import check_timeout
 
 if TYPE_CHECKING:
@@ -131,14 +132,14 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 clock,
                 sync_every,
             )
-        if store.roller.full_timeout is not None:
-            self._full_timeout = int(min(store.roller.full_timeout * NS_PER_S, NS_MAX))
+        if store.limits.wait_seconds is not None:
+            self._full_timeout = int(min(store.limits.wait_seconds * NS_PER_S, NS_MAX))
         self._store = store
         self._lock_file = lock_file  # closed when no call is inside: the core has its descriptor
         self._guard = threading.RLock()
         self._page = None  # or the one before that of the core: see `_follow`
         self._ready_page = None  # the last one that the core was given for its next roll
-        self._job = partial(_look_ahead, weakref.ref(self))
+        self._job = weakly(self, Producer._look_ahead)
         self._told_reserved = -1  # of the page, to the core
         self._ahead_since = (0.0, 0)
         self._deferred = DeferredEvents()
@@ -567,7 +568,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             if store.write_meta.failed_errno:
                 self._on_event(_core.EVENT_FAILED, 0)
             wanted = None if check is None else partial(self._check_wanted, check)
-            deadline = store.roller.deadline(timeout=timeout)
+            deadline = store.limits.deadline(timeout)
             while (tail := store.tail).count > 0:
                 end = self._roll_from(tail.page_number, deadline, wanted)
                 try:
@@ -584,7 +585,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         """Seal the active page, even an empty one, and even after a failed sync."""
         store = self._store
         with store.folder.descriptor:
-            self._roll_on(store.tail.page_number, store.roller.deadline(), None)
+            self._roll_on(store.tail.page_number, store.limits.deadline(), None)
 
     # --- events of the core -----------------------------------------------------------------------
 
@@ -745,7 +746,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             self._ahead_since = (time.monotonic(), tail.position)
             ahead_at = tail.position + FIRST_AHEAD_BYTES
             if store.meta.is_ring and page.populated >= len(page.region):
-                is_filling = store.roller.has_room(page.number + 1)
+                is_filling = store.policy.has_room(store, page.number + 1)
                 ahead_at = len(page.region) // (4 if is_filling else 1)
             self._attach(
                 page.region,
@@ -829,9 +830,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         while store.tail.page_number == number:
             # Without the guard: this may wait for consumers to make room, and closing must not.
             try:
-                next_page = store.roller.next_page(
-                    number + 1, check or self._check_open, self._commit_pages, deadline=deadline
-                )
+                next_page = self._next_page(number + 1, deadline, check or self._check_open)
             except (errors.QueueNotFound, errors.CorruptPage):
                 if store.tail.page_number == number:
                     raise
@@ -851,6 +850,22 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                     self._after_roll(first_sequence)
         self._move()
         return first_sequence
+
+    def _next_page(self, number: int, deadline: float, check: Callable[[], None]) -> WritablePage:
+        """Return a page that may not exist yet.
+
+        Raises:
+            DiskFull: the disk is full. QueueFull: the limit of retention is reached.
+            LockTimeout, LockReplaced: as for `Roller.next_page`.
+        """
+        store, roller = self._store, self._store.roller
+        if roller.made(number) is None:
+            renewed = store.policy.renew(store, number)
+            if renewed is not None:
+                return renewed
+            with store.folder.descriptor:
+                ask_for_room(store, number, check, deadline)  # a ring's mostly makes the page
+        return roller.next_page(number, self._commit_pages)
 
     def _is_at(self, number: int) -> bool:
         """Whether a page is the active one, or was a moment ago, which the core compares."""
@@ -903,8 +918,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         if old is not None and old.is_large and not store.meta.is_ring:
             count = first_sequence - old.region.load(FIRST_SEQUENCE_AT)
             store.background.submit_later(partial(_release, store, old, count))
-        if store.after_roll is not None:
-            store.background.submit(store.after_roll)
+        store.policy.rolled(store)
 
     def _follow(self) -> bool:
         """Do what follows a roll that the core made into the page that was ready.
@@ -945,11 +959,23 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             if has_rolled and tail.position < FIRST_AHEAD_BYTES:
                 self._ahead(fmt.PAGE_HEADER_BYTES + FIRST_AHEAD_BYTES)
                 return
-            store.roller.prepare_fresh(page.number + 1)
+            if store.meta.is_ring:
+                self._make_fresh(page.number + 1)
             self._populate_ahead(page, tail)
             self._make_ready(page.number + 1)
             if self._ready_page is None:  # it is being made
-                store.background.submit(partial(_make_ready, weakref.ref(self), page.number + 1))
+                job = weakly(self, Producer._make_ready, page.number + 1)
+                store.background.submit(job)
+
+    def _make_fresh(self, number: int) -> None:
+        """Make a page of a ring that is not full yet, in this thread: it takes milliseconds.
+
+        Later pages are made by the roll itself, which uses old ones again: a thread would stop the
+        sender for as long, and has to wait for the GIL.
+        """
+        store = self._store
+        if store.roller.made(number) is None and store.policy.has_room(store, number):
+            store.roller.next_page(number)
 
     def _populate_ahead(self, page: WritablePage, tail: Tail) -> None:
         store, position = self._store, tail.position
@@ -959,8 +985,8 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         fast = position - there > (now - then) * FAST_BYTES_PER_S
         reach = FAST_AHEAD_BYTES if fast else SLOW_AHEAD_BYTES
         page_bytes = len(page.region)
-        start = max(page.populated, position)
         end = min(position + reach, page_bytes)
+        start = page.plan_faults(position, end)
         frame_bytes = position / max(tail.count, 1)
         # A flush writes every folio that has a changed byte, whole, and filling makes large ones.
         is_filled = fast and not store.write_meta.is_durable_inside(tail)
@@ -968,20 +994,20 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         soon = page_bytes // (4 if page.number == fmt.FIRST_PAGE else page_bytes)
         following = position + reach // 4
         self._ahead(min(following, soon) if position < soon else following)
-        page.populated = max(page.populated, end)
         is_whole = end == page_bytes  # then the next page is more urgent
         if end > start and not is_whole:
             self._populate(page, start, end, frame_bytes)
         if (fast and position >= soon) or position >= page_bytes // 2:
             store.roller.prepare(
                 page.number + 1,
+                weakly(store, ask_for_room, page.number + 1),
                 reach=reach,
                 filled_bytes=page_bytes if is_filled else 0,
                 frame_bytes=frame_bytes,
             )
         if end > start and is_whole:
-            known = weakref.ref(self)
-            store.background.submit(partial(_populate, known, page, start, end, frame_bytes))
+            job = weakly(self, Producer._populate, page, start, end, frame_bytes)
+            store.background.submit(job)
 
     def _populate(self, page: WritablePage, start: int, end: int, frame_bytes: float) -> None:
         with self._store.folder.descriptor:
@@ -993,10 +1019,10 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         store = self._store
         # A ring makes it when it is needed.
         page = None if store.meta.is_ring else store.roller.made(number)
-        if page is None or page.region.broken:
+        if page is None:
             return
         header = store.roller.header(page)
-        with self._guard:
+        with store.folder.descriptor, self._guard:
             if (
                 self._ready_page is None
                 and self._page_number + 1 == number
@@ -1013,25 +1039,27 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 self._ready_page = page
 
 
-def _look_ahead(known: weakref.ref[Producer[Any]]) -> None:
-    producer = known()
-    if producer is not None:
-        producer._look_ahead()  # noqa: SLF001 - a job of its own
-
-
-def _populate(
-    known: weakref.ref[Producer[Any]], page: WritablePage, start: int, end: int, frame_bytes: float
+def ask_for_room(
+    store: Store,
+    number: int,
+    check: Callable[[], None] | None = None,
+    deadline: float = math.inf,
 ) -> None:
-    producer = known()
-    if producer is not None:
-        producer._populate(page, start, end, frame_bytes)  # noqa: SLF001 - a job of its own
+    """Make room for a page; not after a failed sync, when a page is needed to continue.
 
-
-def _make_ready(known: weakref.ref[Producer[Any]], number: int) -> None:
-    producer = known()
-    if producer is not None:
-        with producer._store.folder.descriptor:  # noqa: SLF001 - a job of its own
-            producer._make_ready(number)  # noqa: SLF001 - the same
+    Args:
+        store: of the queue.
+        number: of the page.
+        check: raises when the page is not needed any more; None: no sender waits for it.
+        deadline: until when to wait, in seconds of the monotonic clock.
+    """
+    if (
+        store.limits.pages < math.inf
+        and number > store.write_meta.tail.page_number
+        and not store.write_meta.is_failed
+        and not store.folder.exists(fmt.page_name(store.prefix, number))
+    ):
+        store.policy.make_room(store, number, check, deadline)
 
 
 def _release(store: Store, page: WritablePage, count: int) -> None:

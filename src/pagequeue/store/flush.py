@@ -80,6 +80,7 @@ class Flusher:
         page_name: Callable[[int], str],
         index_name: Callable[[int], str],
         clock: Callable[[], int],
+        rewrite: Callable[[], object] | None,
     ) -> None:
         self._folder = folder
         self._page_name = page_name
@@ -93,8 +94,8 @@ class Flusher:
         self._ended = Wakeup()
         self._woken_count = 0  # by the end of this process's last turn
         self._covered = (0, 0)  # messages that the last sync made durable, and ns that it took
-        self.rewrite: Callable[[], object] | None = None
-        """Puts all that is published on stable storage in another way; None: stop instead."""
+        # Puts all that is published on stable storage in another way; None: stop instead.
+        self._resume_by = rewrite
 
     def flush(self, timeout: float | None, end_sequence: int | None = None) -> int:
         """Put all that is published on stable storage; return the durable sequence.
@@ -129,7 +130,7 @@ class Flusher:
     @property
     def can_resume(self) -> bool:
         """Whether the opener chose to continue after a failed sync: see `resume`."""
-        return self.rewrite is not None
+        return self._resume_by is not None
 
     def resume(self) -> None:
         """Continue after a failed sync, if the opener chose that and it is possible.
@@ -211,7 +212,7 @@ class Flusher:
             try:
                 self.flush(None)
             except errors.SyncFailed:
-                if self.rewrite is None:
+                if self._resume_by is None:
                     return  # the queue is latched: senders get the error
             except errors.RetryError:
                 continue  # the next turn is the next attempt
@@ -233,7 +234,7 @@ class Flusher:
         meta = self._write_meta
         if not meta.is_failed:
             return False
-        if self.rewrite is None:
+        if self._resume_by is None:
             raise self.failed(meta.failed_errno)
         return True
 
@@ -273,7 +274,7 @@ class Flusher:
             if isinstance(error, errors.PageQueueError):
                 raise
             meta.latch(error.errno or errno.EIO, number)
-            if self.rewrite is None:
+            if self._resume_by is None:
                 raise self.failed(meta.failed_errno) from error
             self._rewrite()
             return
@@ -303,10 +304,10 @@ class Flusher:
 
     def _rewrite(self) -> None:
         """Write the data at risk to new files; the latch stays set until that is done."""
-        assert self.rewrite is not None
+        assert self._resume_by is not None
         self.forget_page()
         try:
-            self.rewrite()
+            self._resume_by()
         except (errors.PageQueueError, OSError) as error:
             raise self.failed(self._write_meta.failed_errno or errno.EIO) from error
 

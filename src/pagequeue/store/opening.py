@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -30,7 +30,10 @@ from pagequeue.store.options import page_bytes_of, ring_page_bytes
 from pagequeue.store.power_loss_recovery import Recovery, RecoveryReport
 from pagequeue.system.directory import FILE_MODE, Directory
 from pagequeue.system.file_lock import FileLock
+from pagequeue.system.namespaces import clock_offsets
 from pagequeue.system.trust import NOTHING
+from pagequeue.util.green import look_at_threads
+from pagequeue.util.weakly import weakly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,22 +48,6 @@ DYING_SECONDS = 1.0
 """How long at most the kernel takes to release all locks of a killed process."""
 MADE: Final = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
 """The files that a queue must have to be opened, in the order in which they are tested."""
-
-
-class Asked(TypedDict):
-    """The keyword arguments of `Opening`, for callers that pass them on."""
-
-    create: bool
-    read_only: bool
-    page_bytes: int | None
-    lock_timeout: float
-    clock: Callable[[], int]
-    file_mode: NotRequired[int]
-    trust: NotRequired[frozenset[str]]
-    schema: NotRequired[RequestedSchema]
-    staged_for: NotRequired[bytes | None]
-    ring_bytes: NotRequired[int | None]
-    within: NotRequired[Directory | None]
 
 
 class Opening:
@@ -91,6 +78,8 @@ class Opening:
         read_meta: the head, mapped.
         report: what recovery did.
         prefix_tail: where the valid prefix ends, if a writer must recover the queue first.
+        is_clock_known: whether the clock of leases is the host's.
+        prefix, read_only, lock_timeout, clock: as they were given.
     """
 
     def __init__(
@@ -110,9 +99,15 @@ class Opening:
         ring_bytes: int | None = None,
         within: Directory | None = None,
     ) -> None:
-        self._prefix = prefix
-        self._clock = clock
-        self._lock_timeout = lock_timeout
+        look_at_threads()
+        # Leases go by the host's clock; it is set here, because a fork can change the namespace.
+        offsets = clock_offsets()
+        self.is_clock_known: bool = offsets is not None
+        _core.set_clock_offsets(*(offsets or (0, 0)))
+        self.prefix = prefix
+        self.read_only = read_only
+        self.clock = clock
+        self.lock_timeout = lock_timeout
         self._page_bytes = page_bytes
         self._requested_schema = schema
         self._ring_bytes = ring_bytes
@@ -127,6 +122,7 @@ class Opening:
             file_mode=file_mode,
             trust=trust,
             within=within,
+            failed=weakly(self, Opening._latch),
         )
         try:
             self.meta: AllMeta = (
@@ -157,29 +153,36 @@ class Opening:
         """Release locks and maps; no operation is in progress. May be called again."""
         for lock in reversed(self._locks):  # `queue.lock` last: it marks the queue as open
             lock.close()
-        self.folder.latch = None
         for meta in ("write_meta", "read_meta"):
             self.__dict__.pop(meta, None)
 
-    def lock_on(self, name: str, *, make: bool = False) -> FileLock:
+    def _latch(self, number: int) -> None:
+        """Latch the open queue, because a sync of its directory failed."""
+        meta: WriteMeta | None = None if self.read_only else self.__dict__.get("write_meta")
+        if meta is not None:
+            meta.latch(number, meta.durable_page)
+
+    def lock_on(
+        self, name: str, *, make: bool = False, progress: Callable[[], object] | None = None
+    ) -> FileLock:
         """Return a lock on a file, with its own descriptor; it is closed with this."""
         file = self.folder.open(name, writable=make, make=make)
-        lock = FileLock(file, self.folder.full(name), self.folder.descriptor)
+        lock = FileLock(file, self.folder.full(name), self.folder.descriptor, progress)
         self._locks.append(lock)
         return lock
 
     # --- to read ----------------------------------------------------------------------------------
 
     def _open_to_read(self) -> AllMeta:
-        names = [name_of(self._prefix) for name_of in MADE]
+        names = [name_of(self.prefix) for name_of in MADE]
         for name in names:
             if not self.folder.exists(name):
-                if self.folder.exists(manifest_name(self._prefix)):
+                if self.folder.exists(manifest_name(self.prefix)):
                     raise self._no_queue()  # the first export of a replica is in progress
-                if name == names[0] or not Creation(self.folder, self._prefix).is_empty():
+                if name == names[0] or not Creation(self.folder, self.prefix).is_empty():
                     self._refuse_pages_without(name)
                 raise self._no_queue()
-        return read_all_meta(self.folder, self._prefix)
+        return read_all_meta(self.folder, self.prefix)
 
     def _watch_to_read(self) -> None:
         """Notice when the tail is not that of the write meta any more.
@@ -187,16 +190,16 @@ class Opening:
         On overlayfs the file of a lower layer stays mapped when a writer opens it, which copies it.
         A reader of a replica keeps what it has; the next ship replaces the file.
         """
-        if self.folder.exists(manifest_name(self._prefix)):
+        if self.folder.exists(manifest_name(self.prefix)):
             return
-        name, meta, folder = fmt.write_meta_name(self._prefix), self.write_meta, self.folder
+        name, meta, folder = fmt.write_meta_name(self.prefix), self.write_meta, self.folder
         folder.watch(name, meta.identity)
         if folder.is_overlay:
             folder.watch_bytes(lambda: name if meta.is_behind(folder, name) else None)
 
     def _unrecovered_tail(self) -> Tail | None:
         """Return where the valid prefix ends, if a writer must recover the queue first."""
-        shipped = read_manifest(self.folder, self._prefix)
+        shipped = read_manifest(self.folder, self.prefix)
         if shipped is not None and shipped.pages:
             shipped.check(self.meta, self.read_meta.head, self.folder.path)
             return shipped.tail
@@ -204,7 +207,7 @@ class Opening:
             if self.write_meta.is_recovered:
                 return None
             before, head_page = self.write_meta.tail.sequence, self.read_meta.head_page
-            recovery = Recovery(self.folder, self._prefix, self.meta, self._clock)
+            recovery = Recovery(self.folder, self.prefix, self.meta, self.clock)
             try:
                 tail = recovery.prefix_tail(self.read_meta, self.write_meta)
                 break
@@ -230,13 +233,13 @@ class Opening:
     def _open_to_write(self, *, create: bool) -> AllMeta:
         """Take `queue.lock`; the first opener, exclusively, creates or recovers the queue."""
         self._check_before(create=create)
-        name = fmt.lock_name(self._prefix)
+        name = fmt.lock_name(self.prefix)
         lock = self.lock_on(name, make=True)
-        deadline = time.monotonic() + self._lock_timeout
+        deadline = time.monotonic() + self.lock_timeout
         while True:
             alone = lock.try_exclusive()
             if not alone:
-                lock.share(self._lock_timeout)
+                lock.share(self.lock_timeout)
             if self.folder.identity(name) != lock.identity():
                 # It was removed or replaced before it was locked, so the lock is worthless.
                 lock.close()
@@ -245,14 +248,14 @@ class Opening:
             else:
                 self.folder.watch(name, lock.identity())
                 if alone:
-                    with ensure_no_writer(self.folder, self._prefix, DYING_SECONDS):
+                    with ensure_no_writer(self.folder, self.prefix, DYING_SECONDS):
                         meta = self._create_or_recover()
                     # Another opener can lock and recover again here: no frame has been written
                     # yet, so that has no effect.
-                    lock.share(self._lock_timeout)
+                    lock.share(self.lock_timeout)
                     return meta
                 if self._is_recovered():
-                    return read_all_meta(self.folder, self._prefix)
+                    return read_all_meta(self.folder, self.prefix)
                 # The process that was creating or recovering it died: a waiting one does it.
                 lock.release()
             if time.monotonic() > deadline:
@@ -266,7 +269,7 @@ class Opening:
     def _check_before(self, *, create: bool) -> None:
         """Raise for problems that are visible without a lock, before a lock file is made."""
         check_boot_id()
-        if self.folder.exists(name := manifest_name(self._prefix)):
+        if self.folder.exists(name := manifest_name(self.prefix)):
             raise errors.ReadOnlyQueue(
                 "this directory is a read-only copy made by ship",
                 path=self.folder.full(name),
@@ -274,15 +277,15 @@ class Opening:
                 "an independent queue",
             )
         if create and not self._has_meta():
-            refuse_confusion(self.folder, self._prefix)
+            refuse_confusion(self.folder, self.prefix)
         if not create and not self._has_meta():
-            self._refuse_pages_without(fmt.all_meta_name(self._prefix))
+            self._refuse_pages_without(fmt.all_meta_name(self.prefix))
             raise self._no_queue()
         if self._has_meta():
             try:
-                self._check_asked(read_all_meta(self.folder, self._prefix))
+                self._check_asked(read_all_meta(self.folder, self.prefix))
             except errors.InvalidOption:
-                if not Creation(self.folder, self._prefix).is_unfinished():
+                if not Creation(self.folder, self.prefix).is_unfinished():
                     raise
             except errors.QueueNotFound:
                 if not create:
@@ -291,40 +294,40 @@ class Opening:
 
     def _share_write_meta_lock(self) -> None:
         """Share the lock on the write meta, as all writers do, before it is mapped; watch it."""
-        name = fmt.write_meta_name(self._prefix)
+        name = fmt.write_meta_name(self.prefix)
         if _core.LOCK_NEEDS_FD:  # there its lock is the writers' own
             self.folder.watch(name, self.folder.identity(name))
             return
         lock = self.lock_on(name)
-        lock.share(self._lock_timeout)
+        lock.share(self.lock_timeout)
         self.folder.watch(name, lock.identity())
 
     def _is_recovered(self) -> bool:
         """Whether a process finished creating or recovering the queue, in this boot."""
-        if not all(self.folder.exists(name_of(self._prefix)) for name_of in MADE):
+        if not all(self.folder.exists(name_of(self.prefix)) for name_of in MADE):
             return False
-        meta = read_all_meta(self.folder, self._prefix)
-        write = WriteMeta(self.folder, self._prefix, meta.queue_id, writable=False)
+        meta = read_all_meta(self.folder, self.prefix)
+        write = WriteMeta(self.folder, self.prefix, meta.queue_id, writable=False)
         return write.is_this_boot and write.tail.page_number > 0
 
     def _create_or_recover(self) -> AllMeta:
-        creation = Creation(self.folder, self._prefix)
+        creation = Creation(self.folder, self.prefix)
         unfinished = creation.is_unfinished()
-        meta = read_all_meta(self.folder, self._prefix) if self._has_meta() else None
+        meta = read_all_meta(self.folder, self.prefix) if self._has_meta() else None
         if meta is not None and unfinished and not self._is_asked(meta):
             creation.abandon()
             meta = None
         if meta is None:
             unfinished = True
-            self._refuse_pages_without(fmt.all_meta_name(self._prefix))
+            self._refuse_pages_without(fmt.all_meta_name(self.prefix))
             page_bytes = self._page_bytes or page_bytes_of(self._ring_bytes)
             schema = self._schema_of_new_queue(page_bytes)
             queue_id = fmt.staged_id(self._staged_for) if self._staged_for else None
             ring = self._ring_bytes and ring_page_bytes(self._ring_bytes, page_bytes)
-            meta = creation.begin(self._clock(), page_bytes, schema, ring, queue_id)
+            meta = creation.begin(self.clock(), page_bytes, schema, ring, queue_id)
         self._name_queue(meta)
         try:
-            self.report = Recovery(self.folder, self._prefix, meta, self._clock).run()
+            self.report = Recovery(self.folder, self.prefix, meta, self.clock).run()
         except errors.RetryError:
             if unfinished:  # no room, mostly: no message was ever sent, so all is removed
                 creation.abandon()
@@ -332,21 +335,21 @@ class Opening:
         return meta
 
     def _name_queue(self, meta: AllMeta) -> None:
-        self.folder.name_queue(meta.queue_id, partial(queue_id_at, prefix=self._prefix))
+        self.folder.name_queue(meta.queue_id, partial(queue_id_at, prefix=self.prefix))
 
     # --- checks -----------------------------------------------------------------------------------
 
     def _has_meta(self) -> bool:
-        return self.folder.exists(fmt.all_meta_name(self._prefix))
+        return self.folder.exists(fmt.all_meta_name(self.prefix))
 
     def _no_queue(self) -> errors.QueueNotFound:
-        prefixes = [name for name in fmt.queues_in(self.folder.names()) if name != self._prefix]
+        prefixes = [name for name in fmt.queues_in(self.folder.names()) if name != self.prefix]
         others = ", ".join(map(repr, prefixes[:PREFIXES_SHOWN]))
         told = f" (there is one with {others})" if others else ""
         return errors.QueueNotFound(
-            f"no queue with prefix {self._prefix!r} here{told}",
+            f"no queue with prefix {self.prefix!r} here{told}",
             path=self.folder.path,
-            prefix=self._prefix,
+            prefix=self.prefix,
             remedy="check directory and prefix, or create the queue by opening it for writing with "
             "create=True",
         )
@@ -356,7 +359,7 @@ class Opening:
         tail = self.write_meta.tail
         if tail.page_number == 0:
             if not self.write_meta.is_recovered:
-                if page_numbers(self._prefix, self.folder.names()):
+                if page_numbers(self.prefix, self.folder.names()):
                     return  # recreated by a repair that found damage: the valid prefix is there
                 raise self._no_queue()  # it is being made right now
             tail = self.write_meta.tail  # it was being made; or zeros overwrote the fields
@@ -377,7 +380,7 @@ class Opening:
         """Raise if the head page does not begin with the head sequence."""
         number, sequence = self.read_meta.head
         try:
-            header = read_header(self.folder, self._prefix, self.meta.queue_id, number)
+            header = read_header(self.folder, self.prefix, self.meta.queue_id, number)
         except errors.PageQueueError:
             return  # reading the page raises it
         if header.first_sequence not in {None, sequence}:
@@ -396,7 +399,7 @@ class Opening:
         They are a user's data: a new queue never overwrites them, and the error is not
         `QueueNotFound`.
         """
-        pattern = fmt.page_name_pattern(self._prefix)
+        pattern = fmt.page_name_pattern(self.prefix)
         pages = any(pattern.fullmatch(other) for other in self.folder.names())
         if pages and not self.folder.exists(name):  # else the queue is being made right now
             raise errors.CorruptMeta(

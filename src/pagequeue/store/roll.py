@@ -9,10 +9,8 @@ writers' lock.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
-import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.meta.all_meta import AllMeta
+    from pagequeue.meta.read_meta import ReadMeta
     from pagequeue.meta.write_meta import WriteMeta
     from pagequeue.store.pending_commit import CommitPages
     from pagequeue.system.directory import Directory
@@ -54,13 +53,6 @@ class Roller:
 
     Attributes:
         lock: the preparation lock: pages are made, retired and promised to consumers one at a time.
-        make_room: called before a page is made, with its number, with a check that raises if the
-            page is no longer needed, or None: do not wait, and with the deadline of the call;
-            raises QueueFull if the limit is reached.
-        renew_next: of a ring: makes a page of the oldest one; None: it must be made otherwise.
-        full_timeout: seconds that a call may be blocked in all; None: for ever.
-        head: returns the head page and its first sequence.
-        has_room: of a ring: whether a page of this number fits without removing one.
     """
 
     def __init__(
@@ -69,6 +61,7 @@ class Roller:
         prefix: str,
         meta: AllMeta,
         write_meta: WriteMeta,
+        read_meta: ReadMeta,
         lock: FileLock,
         background: Background,
         clock: Callable[[], int],
@@ -79,6 +72,7 @@ class Roller:
         self._prefix = prefix
         self._meta = meta
         self._write_meta = write_meta
+        self._read_meta = read_meta
         self.lock = lock
         self._background = background
         self._clock = clock
@@ -87,14 +81,8 @@ class Roller:
         self._pages: dict[int, WritablePage] = {}  # the active one, and the next if it is there
         self._left: dict[int, WritablePage] = {}  # of a ring: those before it, to be used again
         self._is_ring = meta.is_ring
-        self.head: Callable[[], tuple[int, int]] = lambda: (fmt.FIRST_PAGE, 0)
-        self.has_room: Callable[[int], bool] = lambda _: False
         self._asked = 0
         self._is_fast = False  # whether all memory of a page is wanted at once
-        self.make_room: Callable[[int, Callable[[], None] | None, float], None] | None = None
-        self.renew_next: Callable[[int, bool], WritablePage | None] | None = None
-        self.full_timeout: float | None = None
-        self.waits_for_room = False  # senders do, when the queue is full
         self._guard = threading.RLock()  # a finalizer may come back in
         _rollers.add(self)
 
@@ -113,14 +101,20 @@ class Roller:
             left = [self._pages.pop(key) for key in list(self._pages) if key < number]
             old: list[object] = [page for page in left if not page.region.is_renewable]
             self._left |= {page.number: page for page in left if page.region.is_renewable}
-            head_page = self.head()[0]
+            head_page = self._read_meta.head_page
             old += [self._left.pop(key) for key in list(self._left) if key < head_page - 1]
         if old:
             self._background.drop(old)
 
     def made(self, number: int) -> WritablePage | None:
-        """Return a page that this process has mapped; None: it has not."""
-        return self._pages.get(number)
+        """Return a page that this process has mapped; None: it has not, or it was truncated."""
+        with self._guard:
+            page = self._pages.get(number)
+            if page is not None and page.region.broken:
+                # While it was still empty: another one replaces it.
+                page = None
+                del self._pages[number]
+        return page
 
     def can_renew(self, number: int) -> bool:
         """Whether a retired page of a ring is mapped here, so that the next one can use it."""
@@ -162,88 +156,49 @@ class Roller:
         data = header.encode()
         if not self._folder.renew(page.region, page.index, old, new, data, used):
             return None
-        renewed = renamed_page(self._folder, self._prefix, page, number)
-        renewed.populated = len(renewed.region)
-        renewed.header = data
-        return self._keep(renewed)
+        return self._keep(renamed_page(self._folder, self._prefix, page, number, data))
 
     def _names(self, number: int) -> tuple[str, str]:
         return fmt.page_name(self._prefix, number), fmt.index_name(self._prefix, number)
 
-    def deadline(self, timeout: float | None = None) -> float:
-        """Return until when a call may wait for room, in seconds of the monotonic clock.
-
-        Args:
-            timeout: of this call, in seconds; None: `full_timeout`.
-        """
-        timeout = self.full_timeout if timeout is None else timeout
-        if timeout is None:
-            return math.inf
-        return time.monotonic() + timeout
-
-    def next_page(
-        self,
-        number: int,
-        check: Callable[[], None] | None = None,
-        commit: CommitPages | None = None,
-        *,
-        deadline: float = math.inf,
-    ) -> WritablePage:
-        """Return a page that may not exist yet.
+    def next_page(self, number: int, commit: CommitPages | None = None) -> WritablePage:
+        """Return a page that may not exist yet, and for which there is room.
 
         Args:
             number: of the page.
-            check: called while waiting for room; raises if the page is no longer needed. None: do
-                not wait.
             commit: completes the bulk commit of a publisher that died.
-            deadline: until when to wait for room, in seconds of the monotonic clock.
 
         Raises:
-            DiskFull: the disk is full. QueueFull: the limit of retention is reached.
-            LockTimeout: another process holds the preparation lock.
+            DiskFull: the disk is full. LockTimeout: another process holds the preparation lock.
             LockReplaced: the lock file was replaced since the queue was opened.
         """
-        if self.renew_next is not None and number not in self._pages:
-            renewed = self.renew_next(number, False)
-            if renewed is not None:
-                return renewed
-        with self._guard:
-            page = self._pages.get(number)
-            if page is not None and page.region.broken:
-                # Truncated while it was still empty: another one replaces it.
-                page = None
-                del self._pages[number]
         with self._folder.descriptor:
+            page = self.made(number)
             if page is None:  # its makers check
-                self._ask_for_room(number, check, deadline)
-                page = self._pages.get(number) if self._is_ring else None
-                page = page or self._keep(self._make(number, 0, 1.0, commit))
-            else:
-                self._folder.check()
-        return page
-
-    def _ask_for_room(
-        self, number: int, check: Callable[[], None] | None, deadline: float = math.inf
-    ) -> None:
-        """Make room for a page; not after a failed sync, when a page is needed to continue."""
-        if (
-            self.make_room is not None
-            and number > self._write_meta.tail.page_number
-            and not self._write_meta.is_failed
-            and not self._folder.exists(fmt.page_name(self._prefix, number))
-        ):
-            self.make_room(number, check, deadline)
+                return self._keep(self._make(number, 0, 1.0, commit))
+            self._folder.check()
+            return page
 
     def _keep(self, page: WritablePage) -> WritablePage:
         """Share a page with the other threads; the first one mapped is the one that counts."""
         with self._guard:
             return self._pages.setdefault(page.number, page)
 
-    def prepare(self, number: int, *, reach: int, filled_bytes: int, frame_bytes: float) -> None:
+    def prepare(
+        self,
+        number: int,
+        make_room: Callable[[], object] | None = None,
+        *,
+        reach: int,
+        filled_bytes: int,
+        frame_bytes: float,
+    ) -> None:
         """Prepare a page in the background; errors are raised when the page is needed.
 
         Args:
             number: of the page.
+            make_room: makes room for it, or raises; called first, in the background. None: there
+                is room.
             reach: bytes whose page faults are taken at once.
             filled_bytes: bytes whose memory is allocated at once.
             frame_bytes: mean size of frames so far.
@@ -258,24 +213,15 @@ class Roller:
 
         def job() -> None:
             with self._folder.descriptor:
-                self._ask_for_room(number, None)
+                if make_room is not None:
+                    make_room()
                 page = self._keep(self._make(number, filled_bytes, frame_bytes))
             end = min(reach, len(page.region))
-            if end > page.populated:
-                page.populated = end  # later: a producer can roll into it before
+            if page.plan_faults(0, end) < end:
+                # Later: a producer can roll into it before.
                 self._background.submit(partial(page.populate, 0, end, frame_bytes))
 
         self._background.submit(job)
-
-    def prepare_fresh(self, number: int) -> None:
-        """Make a page of a ring that is not full yet, in this thread: it takes milliseconds.
-
-        Later pages are made by the roll itself, which uses old ones again: a thread would stop the
-        sender for as long, and has to wait for the GIL.
-        """
-        if self._is_ring and number not in self._pages and self.has_room(number):
-            with self._folder.descriptor:
-                self._make(number, 0, 1.0)
 
     def take(self, number: int) -> bool:
         """Map the next page if it is there already; the caller has the preparation lock."""
@@ -352,26 +298,14 @@ class Roller:
                 return self._keep(self._new(number, filled_bytes, frame_bytes))
         return self._mapped(number)
 
-    def make_held(self, number: int, *, has_room: bool) -> bool:
-        """Make the next page, which does not exist; the caller has the preparation lock.
-
-        Args:
-            number: of the page.
-            has_room: whether room was made for it; else a ring makes it now, if that is possible
-                without waiting.
-
-        Returns:
-            whether the page is there.
-        """
-        if not has_room and not (self._is_ring and self.has_room(number)):
-            return self.renew_next is not None and self.renew_next(number, True) is not None
+    def make_held(self, number: int) -> None:
+        """Make the next page, which does not exist; the caller has the preparation lock."""
         self._keep(self._new(number, 0, 1.0))
-        return True
 
     def _new(self, number: int, filled_bytes: int, frame_bytes: float) -> WritablePage:
         header = PageHeader(number, self._meta.queue_id, None, 0, self._clock())
         if self._is_ring:
-            return self.renew(number, *self.head()) or self._fresh(header)
+            return self.renew(number, *self._read_meta.head) or self._fresh(header)
         # A spare pays off where all memory of the page is needed at once; for a slow producer its
         # zeros would only be written to the disk.
         may_reuse = self._is_fast
@@ -400,8 +334,7 @@ class Roller:
             frame_bytes=page_bytes,
             kept=are_pages_kept(self._meta),
         )
-        page.populate(0, page_bytes, page_bytes)
-        page.populated = page_bytes
+        page.populate(page.plan_faults(0, page_bytes), page_bytes, page_bytes)
         return page
 
     def _refuse_used(self, page: WritablePage) -> None:

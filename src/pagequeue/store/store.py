@@ -7,12 +7,11 @@ active page. What is cached cannot change: the headers of pages that are part of
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -21,19 +20,18 @@ from pagequeue.page.compressed_page import Pool, open_page
 from pagequeue.page.fragments import head_in
 from pagequeue.page.page import missing_page
 from pagequeue.page.ring_maps import RingMaps, are_pages_kept
-from pagequeue.page.spare import drop_spare
+from pagequeue.page.spare import drop_spare, keep_spare
 from pagequeue.store.clock import QueueClock
 from pagequeue.store.flush import Flusher
-from pagequeue.store.opening import Opening
 from pagequeue.store.page_cache import PageCache
+from pagequeue.store.policy import Limits, Unlimited
 from pagequeue.store.published import published_end
 from pagequeue.store.roll import Roller
 from pagequeue.system.descriptors import await_others
-from pagequeue.system.namespaces import clock_offsets
 from pagequeue.util.arguments import shown, whole
 from pagequeue.util.closing import finalizer
-from pagequeue.util.green import look_at_threads
 from pagequeue.util.timestamps import system_clock
+from pagequeue.util.weakly import weakly
 from pagequeue.util.worker import Background
 from pagequeue.wait.notifier import Notifier
 from pagequeue.wait.shared_jobs import SharedJobs
@@ -44,10 +42,10 @@ if TYPE_CHECKING:
     from pagequeue.meta.all_meta import AllMeta
     from pagequeue.meta.read_meta import ReadMeta
     from pagequeue.meta.write_meta import Tail, WriteMeta
-    from pagequeue.page.header import PageHeader
     from pagequeue.page.page import Page
     from pagequeue.schema.schema import Schema
-    from pagequeue.store.opening import Asked
+    from pagequeue.store.opening import Opening
+    from pagequeue.store.policy import Policy
     from pagequeue.store.power_loss_recovery import RecoveryReport
     from pagequeue.system.directory import Directory
 
@@ -65,57 +63,40 @@ class Place(NamedTuple):
     sequence: int
 
 
-class SealedPage(NamedTuple):
-    """What `info` found in a sealed page: the size of its file, and where its frames end."""
-
-    file_bytes: int
-    used_bytes: int
-    is_compressed: bool
-
-
 class Store:
     """An open queue directory.
 
     Args:
-        path: of the directory.
-        prefix: of all file names.
-        asked: as for `Opening`.
+        opening: of the directory; it is closed with the store, or if this fails.
+        policy: what the store asks; it is not asked anything before this returns.
     """
 
-    def __init__(self, path: str, prefix: str, **asked: Unpack[Asked]) -> None:
-        self.prefix = prefix
-        self.read_only: bool = asked["read_only"]
-        self.lock_timeout: float = asked["lock_timeout"]
+    def __init__(self, opening: Opening, policy: Policy | None = None) -> None:
+        self.prefix: str = opening.prefix
+        self.read_only: bool = opening.read_only
+        self.lock_timeout: float = opening.lock_timeout
+        self.policy: Policy = policy or Unlimited()
         self._fork_count = _core.fork_count()
-        look_at_threads()
         self.background: Background = Background()
         self.compressing: Background = Background()  # takes longer than making a page may wait
-        self.after_roll: Callable[[], object] | None = None  # done in the background
         self.bulk: Any = None  # sends what takes several pages: a `BulkSending`
-        self.page_limit: float = math.inf  # how many pages retention allows
-        self.has_spare = False  # kept a retired page to be used again
-        self.max_idle_ns: int | None = None  # a consumer silent for longer keeps no pages
-        self.ring_headers: dict[int, PageHeader] = {}  # by number; for the trimming of a ring
-        self.sealed: dict[int, SealedPage] = {}  # by number; for `info`
+        self._has_spare = False  # kept a retired page to be used again
         self._guard = threading.RLock()  # a finalizer may come back in
         self._notifier: Notifier | None = None
         self.jobs: SharedJobs = SharedJobs()
-        # Leases go by the host's clock; it is set here, because a fork can change the namespace.
-        offsets = clock_offsets()
-        self.is_clock_known: bool = offsets is not None
-        _core.set_clock_offsets(*(offsets or (0, 0)))
-        self._opening = opening = Opening(path, prefix, **asked)
+        self._opening = opening
+        self.is_clock_known: bool = opening.is_clock_known
         self.folder: Directory = opening.folder
         self.meta: AllMeta = opening.meta
         self.report: RecoveryReport = opening.report
         self.schema: Schema = opening.schema
         self._pool = Pool(self.meta)
         is_kept = self.meta.is_ring and are_pages_kept(self.meta)
-        self._ring_maps = RingMaps(self.folder, prefix, self.meta) if is_kept else None
+        self._ring_maps = RingMaps(self.folder, self.prefix, self.meta) if is_kept else None
         self.write_meta: WriteMeta = opening.write_meta
         self.read_meta: ReadMeta = opening.read_meta
         self.clock: QueueClock = QueueClock(
-            None if asked["clock"] is system_clock else asked["clock"],
+            None if opening.clock is system_clock else opening.clock,
             self.write_meta,
             self.folder.path,
             read_only=self.read_only,
@@ -152,24 +133,23 @@ class Store:
             partial(fmt.page_name, self.prefix),
             partial(fmt.index_name, self.prefix),
             self.clock,
+            weakly(self, self.policy.rewrite) if self.policy.resumes else None,
         )
-        meta = self.write_meta
-        self.folder.latch = lambda number: meta.latch(number, meta.durable_page)
-        preparation = self._opening.lock_on(fmt.all_meta_name(self.prefix))
-        preparation.progress = partial(progress, self.folder, self.prefix)
+        preparation = self._opening.lock_on(
+            fmt.all_meta_name(self.prefix), progress=partial(progress, self.folder, self.prefix)
+        )
         self.roller: Roller = Roller(
             self.folder,
             self.prefix,
             self.meta,
             self.write_meta,
+            self.read_meta,
             preparation,
             self.background,
             self.clock,
             self.lock_timeout,
             self.flusher.sync_removals,
         )
-        read_meta = self.read_meta
-        self.roller.head = lambda: read_meta.head  # without a reference to this object
         self.clock.compare(self.tail.last_timestamp)
 
     @property
@@ -189,6 +169,11 @@ class Store:
         if self.folder.descriptor.is_closed:  # perhaps before it was there to be ended
             notifier.end()
         return notifier
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the policy."""
+        return self.policy.limits
 
     @property
     def is_closed(self) -> bool:
@@ -268,7 +253,7 @@ class Store:
 
     def _release(self) -> None:
         """Release the files; the last operation has ended."""
-        if self.has_spare:
+        if self._has_spare:
             with contextlib.suppress(errors.PageQueueError):  # recovery removes it as well
                 drop_spare(self.folder, self.prefix)
         if "roller" in self.__dict__:
@@ -360,12 +345,11 @@ class Store:
         self.forget(number)
         return self.page(number)
 
-    def keep_header(self, header: PageHeader) -> None:
-        """Remember the header of a page that was rolled into: it never changes, in a ring."""
-        head_page = self.read_meta.head_page
-        for number in [n for n in list(self.ring_headers) if n < head_page]:
-            self.ring_headers.pop(number, None)
-        self.ring_headers[header.page_number] = header
+    def keep_spare(self, number: int) -> bool:
+        """Keep a retired page to be used again, unless there is one; it is removed at the end."""
+        kept = keep_spare(self.folder, self.prefix, number, self.meta.page_bytes)
+        self._has_spare = self._has_spare or kept
+        return kept
 
     def expired(self, remedy: str | None = None) -> errors.Expired:
         """Return the error for a place that retention passed; the remedy is to seek by default."""

@@ -95,14 +95,14 @@ class Directory:
         trust: names of accepted circumstances; see `trust.py`.
         within: the open directory that it is in, or that it is itself: it is made and opened there,
             wherever the path leads by now.
+        failed: called with the system's error number when a sync of the directory fails. That sync
+            can have dropped the names of any file, so the next one may succeed without them.
 
     Attributes:
         descriptor: of the directory; an operation on it (`with folder.descriptor:`) keeps all
             files that are closed with the directory open until it ends.
         owner: uid of the directory's owner.
         own_identity: of the directory.
-        latch: called with the system's error number when a sync of the directory fails. That sync
-            can have dropped the names of any file, so the next one may succeed without them.
         is_durable: whether syncs are done.
     """
 
@@ -116,6 +116,7 @@ class Directory:
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
         within: Directory | None = None,
+        failed: Callable[[int], object] | None = None,
     ) -> None:
         self._guard = IdentityGuard()
         self._within = within
@@ -123,7 +124,7 @@ class Directory:
         path = os.path.abspath(path)  # the working directory can change
         self.path = path
         self._prefix = os.path.join(path, "")
-        self.latch: Callable[[int], None] | None = None
+        self._failed = failed
         self.is_durable: bool = durable
         self._file_mode = file_mode
         self._trust = trust
@@ -618,7 +619,7 @@ class Directory:
     def sync(self) -> None:
         """Put the directory's entries on stable storage; the error is the system's own.
 
-        A failure latches an open queue, whichever operation called for the sync.
+        A failure latches an open queue, by `failed`, whichever operation called for the sync.
         """
         if not self.is_durable:
             return
@@ -626,8 +627,8 @@ class Directory:
             try:
                 os.fsync(folder)
             except OSError as error:
-                if self.latch is not None:
-                    self.latch(error.errno or errno.EIO)
+                if self._failed is not None:
+                    self._failed(error.errno or errno.EIO)
                 raise
 
     def sync_entries(self) -> None:

@@ -76,6 +76,10 @@ def _forget_holders() -> None:
 os.register_at_fork(after_in_child=_forget_holders)
 
 
+def _unknown() -> None:
+    """Tell no progress of a holder."""
+
+
 class FileLock:
     """A lock on one open file, whose descriptor it owns.
 
@@ -83,17 +87,23 @@ class FileLock:
         file: open; it is owned from here on.
         path: of the file.
         within: the directory of the queue, kept open while the lock is held.
+        progress: returns the holder's progress: a wait is extended while that changes.
     """
 
-    def __init__(self, file: Descriptor | int, path: str, within: Descriptor | None = None) -> None:
+    def __init__(
+        self,
+        file: Descriptor | int,
+        path: str,
+        within: Descriptor | None = None,
+        progress: Callable[[], object] | None = None,
+    ) -> None:
         self.path = path
         self._descriptor = owned(file, path) if isinstance(file, int) else file
         self._within = within or self._descriptor
         # Which thread holds it: set by one call into C, and removed only by its setter. So threads,
         # signal handlers and exceptions raised by them may interrupt at any instruction.
         self._holders = _holders_of(self.identity())
-        self.progress: Callable[[], object] | None = None
-        """Returns the holder's progress: a wait is extended while that changes."""
+        self._progress = progress or _unknown
 
     def identity(self) -> tuple[int, int]:
         """Return device and inode of the locked file, whichever file has its name by now."""
@@ -163,11 +173,11 @@ class FileLock:
             return
         deadline = min(time.monotonic() + timeout, until)
         pause = FIRST_PAUSE
-        before = self.progress() if self.progress is not None else None
+        before = self._progress()
         while not take():
             self._within.check()
             if time.monotonic() >= deadline:
-                now = self.progress() if self.progress is not None else None
+                now = self._progress()
                 if now != before and time.monotonic() < until:  # its holder is busy, not stopped
                     before, deadline = now, min(time.monotonic() + timeout, until)
                     continue
