@@ -11,8 +11,6 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from stress.claim_log import ACKED, CUT, ENDING, FLUSHED, FOREVER, REJECTED, TAKEN, TAKING, Did
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ def mixed(before: bytes, now: bytes, rng: random.Random) -> bytes:
     """Return what the disk may have, with the key of another boot."""
     head, rest = rng.choice(SHARES)
     sectors = []
+    before = before.ljust(len(now), b"\0")  # what was appended since is synced before it counts
     for at in range(0, len(now), SECTOR_BYTES):
         chosen = now if rng.random() < (rest if at else head) else before
         sectors.append(chosen[at : at + SECTOR_BYTES])
@@ -81,10 +80,7 @@ def many_cuts(  # one of them is used afterwards; these are only checked
             folder, "queue", queue_id, 0, fmt.SEQUENCE_MAX, lambda _: None, lambda: 10**18
         )
         group = GroupTable(folder, "queue", queue_id, name, writable=False)
-        table = np.frombuffer(
-            group.region.read(fmt.GROUP_TABLE_AT, group.capacity * fmt.GROUP_RECORD.itemsize),
-            fmt.GROUP_RECORD,
-        )
+        table = group.records()
         waiting = set(table["sequence"][table["word"] != 0].tolist())
         floor = group.region.load(GroupTable.NEXT)
         done = set(range(group.new_sequence)) - waiting

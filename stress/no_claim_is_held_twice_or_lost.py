@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -62,7 +63,9 @@ if TYPE_CHECKING:
 SHORT_SECONDS = 4.0
 WORKERS = 4
 PAGE_BYTES = 16384
-CAPACITY = 256
+CAPACITY_AT_FIRST, CAPACITY = 8, 256
+"""The table grows while the workers have it open: the helper raises the limit now and then."""
+TURNS_TO_GROW = 4
 MAX_DELIVERIES = 4
 BACKOFF = (0.005, 0.03)
 POISON = b"poison"
@@ -113,10 +116,10 @@ class Ground:
         retention = None if self.keeps_all else Retention(max_age=timedelta(microseconds=1))
         return Queue(self.path, page_bytes=PAGE_BYTES, retention=retention)
 
-    def group(self, queue: Queue, lease: float = 30.0) -> Group:
+    def group(self, queue: Queue, lease: float = 30.0, capacity: int | None = None) -> Group:
         """Open the group."""
         return queue.group(
-            NAME, lease=lease, max_deliveries=MAX_DELIVERIES, backoff=BACKOFF, capacity=CAPACITY
+            NAME, lease=lease, max_deliveries=MAX_DELIVERIES, backoff=BACKOFF, capacity=capacity
         )
 
 
@@ -285,7 +288,10 @@ def help_out(ground: Ground, seed: int) -> None:
             log.put(Did(FLUSHED, HELPER_UID, before=began, after=_now()))
 
         group._owner_lock.sync = sync  # type: ignore[method-assign]
-        while True:
+        for turn in itertools.count(1):
+            if turn % TURNS_TO_GROW == 0:
+                limit = group._group_file.limit * 2
+                ground.group(queue, capacity=min(limit, CAPACITY)).close()
             began = _now()
             group.flush()
             time.sleep(rng.random() * 0.05)
@@ -398,7 +404,7 @@ class Round:
 
         def body() -> None:
             with self.ground.queue() as queue:
-                self.ground.group(queue).flush()
+                queue.group(NAME, capacity=CAPACITY_AT_FIRST).flush()
 
         status = children.ended(children.fork(body, self.ground.errors, "maker"), DRAIN_SECONDS)
         if status != 0:

@@ -28,6 +28,8 @@ EVENT_NO_LOCK: Final[int]
 EVENT_IDLE: Final[int]
 EVENT_LEASE_LOST: Final[int]
 EVENT_SETTLED: Final[int]
+EVENT_TABLE_FULL: Final[int]
+EVENT_BEYOND: Final[int]
 EVENT_OVER_LIMIT: Final[int]
 EVENT_UNFILLED: Final[int]
 EVENT_WRONG_SIZE: Final[int]
@@ -82,7 +84,9 @@ class Region:
     queue_id: bytes
     is_used: bool
 
-    def __new__(cls, fd: int, length: int, writable: bool, kept: bool = False) -> Self: ...
+    def __new__(
+        cls, fd: int, length: int, writable: bool, kept: bool = False, whole: int = 0
+    ) -> Self: ...
     @classmethod
     def make(
         cls,

@@ -123,7 +123,7 @@ class NothingReceived(RetryError, TimeoutError):
 
 
 class TooManyClaims(NothingReceived):
-    """The group's table of claimed and delayed messages is full: acknowledge some.
+    """So many messages are claimed or delayed as the group's `capacity` allows: acknowledge some.
 
     Example:
         >>> try:

@@ -241,7 +241,7 @@ GROUP_META: Final = np.dtype(
             "checksum",  # CRC-32C of magic, version and queue_id
             "queue_id",
             "kind",  # CURSOR_OF_GROUP
-            "capacity",  # records in the table
+            "capacity",  # records that the table was made with
             "created",
             "opened",
             "reserved",
@@ -251,6 +251,8 @@ GROUP_META: Final = np.dtype(
             "table_inode",
             "table_mount",
             "lock_abi",
+            "grown",  # how often the number of records was doubled since
+            "limit",  # messages that can be outstanding; 0 = as many as a table can have
             "reserved_too",
             "mutex",
             "turn",  # counts advances; its low bit selects which of the two places is in use
@@ -288,7 +290,9 @@ GROUP_META: Final = np.dtype(
             "<u8",
             "<u8",
             "<u4",
-            "V12",
+            "<u4",
+            "<u4",
+            "V4",
             "V64",
             "<u8",
             "<u8",
@@ -326,6 +330,8 @@ GROUP_META: Final = np.dtype(
             104,
             112,
             116,
+            120,
+            124,
             128,
             192,
             200,
@@ -732,16 +738,35 @@ def snapshot_bytes(capacity: int) -> int:
     return -(-needed // GROUP_TABLE_AT) * GROUP_TABLE_AT
 
 
-def snapshot_at(capacity: int, ordinal: int) -> int:
-    """Return the position of a snapshot: they alternate between two places."""
-    table_bytes = capacity * GROUP_RECORD.itemsize
-    table_end = GROUP_TABLE_AT + -(-table_bytes // GROUP_TABLE_AT) * GROUP_TABLE_AT
-    return table_end + (ordinal & 1) * snapshot_bytes(capacity)
+def group_part_at(capacity: int, part: int) -> int:
+    """Return where a part of a group's file begins: records, then two places for snapshots.
+
+    Args:
+        capacity: records of the first part; each later one doubles their number in all.
+        part: 0, 1, ...; the end of the part before it.
+    """
+    at = GROUP_TABLE_AT
+    for before in range(part):
+        at = snapshot_at(capacity, 1, before, at) + snapshot_bytes(capacity << before)
+    return at
 
 
-def group_bytes(capacity: int) -> int:
-    """Return the size of a group's file."""
-    return snapshot_at(capacity, 1) + snapshot_bytes(capacity)
+def snapshot_at(capacity: int, ordinal: int, part: int = 0, part_at: int | None = None) -> int:
+    """Return the position of a snapshot: they alternate between two places of the last part."""
+    at = group_part_at(capacity, part) if part_at is None else part_at
+    table_bytes = (capacity << part >> (part > 0)) * GROUP_RECORD.itemsize
+    table_end = at + -(-table_bytes // GROUP_TABLE_AT) * GROUP_TABLE_AT
+    return table_end + (ordinal & 1) * snapshot_bytes(capacity << part)
+
+
+def group_bytes(capacity: int, grown: int = 0) -> int:
+    """Return the size of a group's file, whose table was doubled so often."""
+    return group_part_at(capacity, grown + 1)
+
+
+def group_grown_max(capacity: int) -> int:
+    """Return how often a table can be doubled."""
+    return (GROUP_CAPACITY_MAX // capacity).bit_length() - 1
 
 
 def dead_letter_prefix(prefix: str, name: str) -> str:

@@ -26,7 +26,10 @@ def only_snapshot_overwritten() -> None:
     rewrite(
         group_table.GroupTable,
         "write_snapshot",
-        ("fmt.snapshot_at(self.capacity, ordinal)", "fmt.snapshot_at(self.capacity, 0)"),
+        (
+            "fmt.snapshot_at(self.first, ordinal, self.grown)",
+            "fmt.snapshot_at(self.first, 0, self.grown)",
+        ),
     )
 
 

@@ -165,6 +165,20 @@ CLAIMING = (
         },
     ),
     in_c(
+        "old_table_believed",
+        "a handle does not see that the table was made larger",
+        "I14, I15, records that another handle made are passed over",
+        {CLAIM: 60.0},
+        {
+            "protocol/group_table.c": [
+                (
+                    "    table->capacity = table->first << grown;\n",
+                    "    table->capacity += table->capacity == 0 ? table->first << grown : 0;\n",
+                )
+            ]
+        },
+    ),
+    in_c(
         "floor_too_high",
         "the floor passes what waits for redelivery",
         "I14, retention takes it",

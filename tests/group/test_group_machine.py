@@ -113,6 +113,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.now = 0
         self.model = Model()
         self.held: list[tuple[int, int, Claim]] = []  # place, sequence, claim
+        self.capacity = CAPACITY
         self.handles: list[Group | None] = [None, None]
         self.queue = Queue(self.directory / "q", page_bytes=4096)
         self.open_handle(0)
@@ -150,7 +151,7 @@ class GroupMachine(RuleBasedStateMachine):
             lease=LEASES[place],
             max_deliveries=MAX_DELIVERIES[place],
             backoff=RETRIES[place][1:],
-            capacity=CAPACITY,
+            capacity=self.capacity,
         )
         return group
 
@@ -191,7 +192,7 @@ class GroupMachine(RuleBasedStateMachine):
         """Claim one."""
         group = self.handle(place)
         expected = self.model.claim(self.now, RETRIES[place])
-        is_full = len(self.model.records) >= CAPACITY
+        is_full = len(self.model.records) >= self.capacity
         if expected is None or (is_full and expected[1] == 1):
             with pytest.raises(errors.TooManyClaims if is_full else errors.NothingReceived):
                 group.claim(timeout=0)
@@ -217,7 +218,9 @@ class GroupMachine(RuleBasedStateMachine):
             self.model.dead.append((letter.sequence, letter.deliveries))
         if not claims:
             expected = self.model.claim(self.now, RETRIES[place])
-            assert expected is None or (expected[1] == 1 and len(self.model.records) >= CAPACITY)
+            assert expected is None or (
+                expected[1] == 1 and len(self.model.records) >= self.capacity
+            )
 
     @rule(place=st.integers(0, 1))
     def take(self, place: int) -> None:
@@ -281,6 +284,14 @@ class GroupMachine(RuleBasedStateMachine):
             return
         claim.extend(seconds)
         record.when = self.now + seconds * SECOND
+
+    @precondition(lambda self: all(self.handles))
+    @rule(capacity=st.integers(3, 40))
+    def limit(self, capacity: int) -> None:
+        """Raise or lower the limit, so that the table grows under the handles that are open."""
+        self.close(0)
+        self.capacity = capacity
+        self.open_handle(0)
 
     @rule(seconds=st.integers(1, 6))
     def pass_time(self, seconds: int) -> None:

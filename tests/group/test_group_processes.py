@@ -299,11 +299,20 @@ def test_group_behind_retention_gets_the_remedy(tmp_path: Path) -> None:
             assert group.claim(timeout=60).message.sequence == queue.head_sequence
 
 
-def test_capacity_is_chosen_when_a_group_is_made(tmp_path: Path) -> None:
-    """Another one for a group that is there is an error, and not ignored."""
+def test_capacity_is_that_which_was_given_last(tmp_path: Path) -> None:
+    """It can be raised and lowered; a handle that gives none leaves it as it is."""
     with Queue(tmp_path) as queue:
-        queue.group("work", capacity=16).close()
-        with pytest.raises(errors.UsageError, match="capacity of 16 messages, not 17"):
-            queue.group("work", capacity=17)
-        queue.group("work", capacity=16).close()
-        queue.group("work").close()
+        send(queue, 40)
+        group = queue.group("work", capacity=16)
+        assert len(group.claim_many(100, timeout=0)) == 16
+        with pytest.raises(errors.TooManyClaims, match="16 messages are claimed or delayed"):
+            group.claim(timeout=0)
+        other = queue.group("work", capacity=20)
+        assert len(group.claim_many(100, timeout=0)) == 4
+        queue.group("work", capacity=10).close()
+        for handle in (group, other, queue.group("work")):
+            with pytest.raises(errors.TooManyClaims, match="10 messages are claimed or delayed"):
+                handle.claim(timeout=0)
+        found = queue.consumers()[0].group
+        assert found is not None
+        assert found.capacity == 10

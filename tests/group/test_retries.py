@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 from typing import TYPE_CHECKING
 
 import pytest
@@ -355,14 +356,21 @@ def test_message_that_kills_every_process_keeps_no_other_waiting(tmp_path: Path)
     while code == 9:
         pid = os.fork()
         if pid == 0:
-            with Queue(tmp_path) as mine, mine.group("work") as group:
-                while True:
-                    with group.claim(SOON) as claim:
-                        if claim.message.sequence == 0:
-                            os._exit(9)
-                        if claim.message.sequence == 3:
-                            break
-            os._exit(0)
+            code = 1
+            try:
+                with Queue(tmp_path) as mine, mine.group("work") as group:
+                    while True:
+                        with group.claim(SOON) as claim:
+                            if claim.message.sequence == 0:
+                                os._exit(9)
+                            if claim.message.sequence == 3:
+                                break
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:  # else it would go on as the process that runs the tests
+                os._exit(code)
         _, status = os.waitpid(pid, 0)
         code = os.waitstatus_to_exitcode(status)
         deaths += code == 9

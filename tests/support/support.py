@@ -248,6 +248,14 @@ def hold_writers_lock(directory: str, *, stop: bool = False) -> None:
     time.sleep(60)
 
 
+def claim_when_told(directory: str, group: str, count: int) -> None:
+    """Open a group, wait for a line, claim so many messages, and print their sequences."""
+    with Queue(directory) as queue, queue.group(group) as opened:
+        print_now("open")
+        sys.stdin.readline()
+        print_now(" ".join(str(opened.claim(LONG).message.sequence) for _ in range(count)))
+
+
 def hold_file_lock(path: str) -> None:
     """Lock a file alone; keep it until killed."""
     with Path(path).open("rb") as file:

@@ -40,6 +40,8 @@ MUTEX_AT: Final = field_of(fmt.GROUP_META, "mutex")
 MANY_MAX = 1 << 20
 CLOSE_SECONDS = 1.0
 """Closing waits so long for a flush of another process."""
+GROW_AGAIN_SECONDS = 5.0
+"""After which a handle tries again to make its table larger, for which there was no room."""
 WARN_SECONDS = 60.0
 """The least time between two warnings of one handle that dead letters cannot be written."""
 EXPIRED_REMEDY = "open the group with on_expired='skip', which continues at {head}, the head"
@@ -91,6 +93,7 @@ class Group(_core.Claims, Closing):
         "_dead",
         "_flush_lock",
         "_group_file",
+        "_grow_from",
         "_owner_lock",
         "_retry",
         "_skips",
@@ -111,6 +114,7 @@ class Group(_core.Claims, Closing):
     _clock: Callable[[], int]
     _retry: Retry
     _warn_from: float
+    _grow_from: float
 
     def __new__(
         cls,
@@ -137,7 +141,7 @@ class Group(_core.Claims, Closing):
                 cls,
                 store.write_meta.region,
                 file.region,
-                file.capacity,
+                file.first,
                 fd,
                 store.write_meta.is_foreign,
                 owner,
@@ -159,7 +163,7 @@ class Group(_core.Claims, Closing):
         self._turns = Turns()
         self._clock = clock or _core.monotonic
         self._retry = retry
-        self._warn_from = 0.0
+        self._warn_from = self._grow_from = 0.0
         if not store.schema.is_plain:
             self._decoder = store.schema.decoder
         return self
@@ -503,10 +507,24 @@ class Group(_core.Claims, Closing):
             return self._release_dead_owners()
         if event == _core.EVENT_DAMAGED:
             return self._damaged()
+        if event == _core.EVENT_TABLE_FULL:
+            return self._grow(value)
         if event == _core.EVENT_PLACE:
             self._check_place()
             return False
         raise refusal(self._store.folder.path, self._group_file, event, value)
+
+    def _grow(self, seen: int) -> bool:
+        """Double the table, of which so many records were seen in use; False: not possible now."""
+        if time.monotonic() < self._grow_from:
+            return False
+        try:
+            with self._flush_lock.exclusive(self._store.lock_timeout, "growing a group"):
+                return self._group_file.grow(seen)
+        except (errors.DiskFull, errors.SystemLimit, errors.AccessError) as error:
+            self._grow_from = time.monotonic() + GROW_AGAIN_SECONDS
+            log.warning("%s: group %r: %s", self._store.folder.path, self.name, error)
+            return False
 
     def _move(self) -> bool:
         """Map the page of the next new message, and set its position."""
@@ -764,8 +782,15 @@ def refusal(path: str, file: GroupTable, event: int, value: int) -> errors.PageQ
     if event == _core.EVENT_LOST:
         return lost_meta(file.path, file.region.lost_at)
     if event == _core.EVENT_NO_LOCK and not _core.LOCK_NEEDS_FD:  # its content is wrong
-        cut = truncated_meta(file.path, len(file.region))
+        cut = truncated_meta(file.path, file.size_bytes)
         return cut or file.corrupt(MUTEX_AT, "its lock was overwritten")
+    if event == _core.EVENT_BEYOND:
+        return errors.SystemLimit(
+            "another process made the group's table larger than this one has mapped, because its "
+            "address space is limited",
+            path=file.path,
+            remedy="raise the limit (`ulimit -v`), then open the group again",
+        )
     if event == _core.EVENT_LEASE_LOST:
         return errors.LeaseLost(
             f"the claim of message {value} is not live any more: its lease ended or the message "
@@ -779,11 +804,12 @@ def refusal(path: str, file: GroupTable, event: int, value: int) -> errors.PageQ
 
 
 def _nothing_received(path: str, file: GroupTable, value: int) -> errors.NothingReceived:
-    if file.region.load_half(file.OUTSTANDING) >= file.capacity:
+    most = min(file.capacity, file.limit)
+    if file.region.load_half(file.OUTSTANDING) >= most:
         return errors.TooManyClaims(
-            f"{file.capacity} messages are claimed or delayed, which is the group's capacity",
+            f"{most} messages are claimed or delayed, which is the group's capacity",
             path=file.path,
-            remedy="acknowledge some, or create the group with more capacity",
+            remedy="acknowledge some, or open the group with more capacity",
         )
     return errors.NothingReceived(
         f"no message to claim within {value / 1e9:g} s", path=path, remedy="call again"

@@ -45,8 +45,7 @@ def open_group(
     system's monotonic one. The other arguments are those of `Queue.group`.
 
     Raises:
-        UsageError: a consumer has this name; or the group exists, and a start or another capacity
-            was given.
+        UsageError: a consumer has this name; or the group exists, and a start was given.
     """
     path = store.folder.path
     check_consumer_name(path, name, "group")
@@ -119,25 +118,19 @@ def _make(
             store.meta.queue_id,
             name,
             Snapshot(begin),
-            capacity=capacity or fmt.GROUP_CAPACITY_DEFAULT,
+            capacity=min(capacity or fmt.GROUP_CAPACITY_MAX, fmt.GROUP_CAPACITY_DEFAULT),
+            limit=capacity or 0,
             created=now,
             now=now,
         )
 
 
 def _finish(store: Store, name: str, capacity: int | None) -> None:
-    """Recreate a file whose creator died before any process could use it."""
+    """Recreate a file whose creator died before any process could use it; set its limit."""
     folder, queue_id = store.folder, store.meta.queue_id
     file = GroupTable(folder, store.prefix, queue_id, name, writable=True)
-    if capacity not in {None, file.capacity}:
-        path = file.path
-        has = file.capacity
-        file.close()
-        raise errors.UsageError(
-            f"group {name!r} has a capacity of {has} messages, not {capacity}",
-            path=path,
-            remedy="omit capacity, or remove the group",
-        )
+    if capacity is not None:
+        file.region.store_half(GroupTable.LIMIT, capacity)
     if file.is_unfinished:
         with store.read_meta.making(ReadMeta.CONSUMERS_MADE):
             head_sequence = store.read_meta.head_sequence if store.meta.is_ring else 0
@@ -164,7 +157,7 @@ def _open(
     clock: Callable[[], int] | None,
 ) -> Group:
     folder = store.folder
-    file = GroupTable(folder, store.prefix, store.meta.queue_id, name, writable=True)
+    file = GroupTable(folder, store.prefix, store.meta.queue_id, name, writable=True, grows=True)
     file_name = fmt.cursor_name(store.prefix, name)
     owner_lock = LivenessLock(folder.open(file_name, writable=True, what="group"), file.path)
     try:

@@ -6,6 +6,7 @@ read on its own and its problems are collected. An inspection writes no file and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.format import group_bytes
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.meta.all_meta import AllMeta, read_all_meta
 from pagequeue.meta.cursor import CursorMeta, readable_cursors
@@ -469,14 +469,15 @@ def appended(found: Inspection, meta: AllMeta) -> dict[str, int]:
     for name, cursor in readable_cursors(found.folder, found.prefix, meta.queue_id):
         if isinstance(cursor, errors.PageQueueError):
             continue
-        used[fmt.cursor_name(found.prefix, name)] = fmt.CURSOR_META_BYTES
+        file_name = fmt.cursor_name(found.prefix, name)
+        used[file_name] = fmt.CURSOR_META_BYTES
         if cursor.is_group:
-            try:
+            del used[file_name]
+            with contextlib.suppress(errors.PageQueueError):
                 group = GroupTable(found.folder, found.prefix, meta.queue_id, name, writable=False)
-            except errors.PageQueueError:
-                del used[fmt.cursor_name(found.prefix, name)]
-            else:
-                used[fmt.cursor_name(found.prefix, name)] = group_bytes(group.capacity)
+                status = found.folder.status(file_name)
+                if status is not None and group.is_appended(status.st_size):
+                    used[file_name] = group.size_bytes
     sizes = {name: found.folder.status(name) for name in used}
     return {
         name: used[name]

@@ -125,7 +125,7 @@ def _group_state(store: Store, name: str) -> tuple[bool, int, GroupInfo]:
         dead_letters, missed = word(GroupTable.DEAD_LETTERS), word(GroupTable.MISSED)
         new = max(0, store.tail.sequence - new_sequence)
         lag = new + claimed + waiting
-        state = GroupInfo(claimed, waiting, dead_letters, missed, file.capacity, new + due)
+        state = GroupInfo(claimed, waiting, dead_letters, missed, file.limit, new + due)
         return _is_group_open(store, name), lag, state
     finally:
         file.close()

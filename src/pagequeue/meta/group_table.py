@@ -7,11 +7,16 @@ later are redelivered, and no unacknowledged message is skipped (I14).
 
 Snapshots alternate between two places. The one on stable storage is never overwritten, so a death
 or a power cut during a write leaves it whole.
+
+A full table is doubled: the file gets another part, with as many records and two larger places for
+snapshots; what there is stays where it is. A handle maps the file as it can become, beyond its end,
+so it has the new part as soon as that exists.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -23,11 +28,14 @@ from pagequeue import format as fmt
 from pagequeue.meta.cursor import REMEDY, readable_cursors
 from pagequeue.meta.meta_file import check_shared, field_of, identity_record, map_shared
 from pagequeue.meta.write_meta import check_lock_abi, lock_key_of
+from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.retry import BACKOFF
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from pagequeue.system.directory import Directory
 
@@ -122,6 +130,14 @@ def _word(name: str) -> int:
 class GroupTable:
     """The file of one group, mapped as a whole.
 
+    Args:
+        folder: of the queue.
+        prefix: of its file names.
+        queue_id: of the queue.
+        name: of the group.
+        writable: whether it is mapped for writing.
+        grows: whether it is mapped beyond its end, for a handle that stays open.
+
     Raises:
         QueueNotFound: neither a consumer nor a group has this name.
         UsageError: a consumer has this name.
@@ -130,6 +146,8 @@ class GroupTable:
     """
 
     NEXT: Final = _word("next_sequence")
+    GROWN: Final = _word("grown")
+    LIMIT: Final = _word("limit")
     CAPACITY: Final = _word("capacity")
     LOCK_ABI: Final = _word("lock_abi")
     OPENED: Final = _word("opened")
@@ -145,7 +163,14 @@ class GroupTable:
     inode: int
 
     def __init__(
-        self, folder: Directory, prefix: str, queue_id: bytes, name: str, *, writable: bool
+        self,
+        folder: Directory,
+        prefix: str,
+        queue_id: bytes,
+        name: str,
+        *,
+        writable: bool,
+        grows: bool = False,
     ) -> None:
         self._folder, self._file_name = folder, fmt.cursor_name(prefix, name)
         self.name = name
@@ -158,34 +183,115 @@ class GroupTable:
             )
         if not fmt.GROUP_TABLE_AT <= size_bytes <= fmt.PAGE_BYTES_MAX:
             raise self.corrupt(0, f"{size_bytes} bytes, which no group has")
-        self.region, (_, self.inode) = map_shared(
-            folder,
+        found, _ = self._mapped(fmt.GROUP_TABLE_AT, writable=False)
+        check_shared(found, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path, name)
+        if found.load_half(self.KIND) != fmt.CURSOR_OF_GROUP:
+            raise self.corrupt(self.KIND, "not the file of a group")
+        first, grown = found.load_half(self.CAPACITY), found.load_half(self.GROWN)
+        if not 0 < first <= fmt.GROUP_CAPACITY_MAX:
+            raise self.corrupt(self.CAPACITY, f"an invalid capacity of {first}")
+        most = fmt.group_grown_max(first)
+        if grown > most:
+            raise self.corrupt(self.GROWN, f"doubled {grown} times, which is too often")
+        needed = fmt.group_bytes(first, grown)
+        if needed > size_bytes:  # what is appended is ignored
+            raise self.corrupt(self.CAPACITY, f"an invalid capacity of {first << grown}")
+        self.first: int = first
+        self._grown_max = most if grows else grown
+        mapped_bytes = fmt.group_bytes(first, self._grown_max)
+        try:
+            self.region, self.inode = self._mapped(mapped_bytes, needed, writable=writable)
+        except errors.SystemLimit:  # of the address space
+            if mapped_bytes == needed:
+                raise
+            self._grown_max = grown
+            self.region, self.inode = self._mapped(needed, writable=writable)
+
+    def _mapped(
+        self, mapped_bytes: int, needed_bytes: int = 0, *, writable: bool
+    ) -> tuple[_core.Region, int]:
+        region, (_, inode) = map_shared(
+            self._folder,
             self._file_name,
-            size_bytes=size_bytes,
+            size_bytes=mapped_bytes,
+            needed_bytes=needed_bytes or mapped_bytes,
             writable=writable,
             doing="mapping the group",
         )
-        check_shared(self.region, fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, self.path, name)
-        self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
-        self.capacity: int = self.region.load_half(self.CAPACITY)
-        needed = fmt.group_bytes(self.capacity)
-        if fmt.GROUP_TABLE_AT <= needed < size_bytes:  # appended bytes are ignored
-            size_bytes = needed
-            self.region, (_, self.inode) = map_shared(
-                folder,
-                self._file_name,
-                size_bytes=size_bytes,
-                writable=writable,
-                doing="mapping the group",
+        region.on_lost = partial(self.corrupt, reason="truncated while it was open")
+        return region, inode
+
+    @property
+    def grown(self) -> int:
+        """How often the table was doubled; what is not in the map is left out."""
+        return min(self.region.load_half(self.GROWN), self._grown_max)
+
+    @property
+    def capacity(self) -> int:
+        """Records in the table."""
+        return self.first << self.grown
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the file has; more are ignored."""
+        return fmt.group_bytes(self.first, self.grown)
+
+    def is_appended(self, size_bytes: int) -> bool:
+        """Whether a file of this size has more than its parts, and than a growth has reserved."""
+        more = size_bytes - self.size_bytes
+        part = fmt.group_bytes(self.first, self.grown + 1) - self.size_bytes
+        return more > 0 and (more > part or more % fmt.GROUP_TABLE_AT > 0)
+
+    @property
+    def limit(self) -> int:
+        """Messages that can be claimed or wait at a time."""
+        limit = self.region.load_half(self.LIMIT) or fmt.GROUP_CAPACITY_MAX
+        return min(limit, fmt.GROUP_CAPACITY_MAX)
+
+    def grow(self, seen: int) -> bool:
+        """Double the table, unless it has more records than were seen; whether it has more then.
+
+        The caller has the lock to flush.
+
+        Raises:
+            DiskFull: there is no room for that. AccessDenied: it is not allowed.
+            SystemLimit: it is not allowed, or more is not in the map.
+        """
+        if self.capacity > seen:
+            return True  # another process did it
+        if self.capacity >= self.limit or self.grown == fmt.group_grown_max(self.first):
+            return False
+        if self.grown == self._grown_max:
+            raise errors.SystemLimit(
+                "the group's table cannot grow, because the address space of this process is "
+                "limited",
+                path=self.path,
+                remedy="raise the limit (`ulimit -v`), then open the group again",
             )
-            self.region.on_lost = partial(self.corrupt, reason="truncated while it was open")
-        if self.region.load_half(self.KIND) != fmt.CURSOR_OF_GROUP:
-            raise self.corrupt(self.KIND, "not the file of a group")
-        if (
-            not 0 < self.capacity <= fmt.GROUP_CAPACITY_MAX
-            or fmt.group_bytes(self.capacity) != size_bytes
-        ):
-            raise self.corrupt(self.CAPACITY, f"an invalid capacity of {self.capacity}")
+        begin, end = self.size_bytes, fmt.group_bytes(self.first, self.grown + 1)
+        try:
+            with self._folder.opened(self._file_name, writable=True) as fd:
+                # G1. Give the file another part, of zeros, on stable storage. Dies or is cut here:
+                #     appended bytes, which are ignored.
+                os.ftruncate(fd, begin)
+                os.posix_fallocate(fd, begin, end - begin)
+                os.fdatasync(fd)
+        except OSError as error:
+            raise_typed(error, self.path, "making the group's table larger")
+        # G2. Every process has the part when it takes the group's lock next.
+        self.region.store_half(self.GROWN, self.grown + 1)
+        return True
+
+    def records(self) -> NDArray[np.void]:
+        """Return a copy of all records that were ever used."""
+        left = min(self.region.load_half(_word("used")), self.capacity)
+        found = []
+        for part in range(self.grown + 1):
+            count = min(left, self.first << part >> (part > 0))
+            at = fmt.group_part_at(self.first, part)
+            found.append(np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, count, at))
+            left -= count
+        return np.concatenate(found)
 
     def corrupt(self, position: int, reason: str) -> errors.CorruptMeta:
         """Return the error for an invalid file."""
@@ -221,7 +327,7 @@ class GroupTable:
 
         What was claimed waits by the default rule: the rule of its worker is not known here.
         """
-        _core.reset_group(self.region, self.capacity, *BACKOFF)
+        _core.reset_group(self.region, self.first, *BACKOFF)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         # Dies or is cut before this line: the next opener recreates the file.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))
@@ -238,8 +344,7 @@ class GroupTable:
             monotonic: the time of leases, in ns.
             backoff: how long a message waits whose lease ended, until a worker notes that.
         """
-        used = min(self.region.load_half(_word("used")), self.capacity)
-        rows = np.frombuffer(memoryview(self.region), fmt.GROUP_RECORD, used, fmt.GROUP_TABLE_AT)
+        rows = self.records()
         states = rows["word"] & np.uint64(3)
         live = (states == fmt.RECORD_CLAIMED) & (rows["lease_end"] > monotonic)
         outstanding = int(np.count_nonzero(states))
@@ -263,19 +368,21 @@ class GroupTable:
 
     def last_snapshot(self) -> Snapshot:
         """Return the state that survives a power cut: the newest whole snapshot, and the floor."""
-        size_bytes = fmt.snapshot_bytes(self.capacity)
         newest = Snapshot(0)
-        for ordinal in (0, 1):
-            at = fmt.snapshot_at(self.capacity, ordinal)
-            found = decode_snapshot(self.region.read(at, size_bytes))
-            if found is not None and found.ordinal > newest.ordinal:
-                newest = found
+        for part in range(self.grown + 1):
+            size_bytes = fmt.snapshot_bytes(self.first << part)
+            for ordinal in (0, 1):
+                at = fmt.snapshot_at(self.first, ordinal, part)
+                found = decode_snapshot(self.region.read(at, size_bytes))
+                # Of the same ordinal can be what a closing wrote before the table grew.
+                if found is not None and found.ordinal >= newest.ordinal:
+                    newest = found
         return newest.within(self.region.load(self.NEXT), fmt.SEQUENCE_MAX)
 
     def write_snapshot(self, new_sequence: int, records: bytes) -> int:
         """Write a snapshot over the older one; return its ordinal."""
         ordinal = self.region.load(self.SNAPSHOT) + 1
-        at = fmt.snapshot_at(self.capacity, ordinal)
+        at = fmt.snapshot_at(self.first, ordinal, self.grown)
         self.region.write(at, encode_snapshot(ordinal, new_sequence, records))
         return ordinal
 
@@ -292,6 +399,7 @@ def make_group_file(
     snapshot: Snapshot,
     *,
     capacity: int,
+    limit: int = 0,
     created: int,
     last_ack: int = 0,
     now: int = 0,
@@ -305,6 +413,7 @@ def make_group_file(
     file_name = fmt.cursor_name(prefix, name)
     header = identity_record(fmt.GROUP_META, fmt.CURSOR_MAGIC, queue_id, name)
     header["kind"], header["capacity"] = fmt.CURSOR_OF_GROUP, capacity
+    header["limit"] = limit
     header["created"], header["opened"], header["last_ack"] = created, now, last_ack
     header["next_sequence"] = snapshot.floor
     header["new_even"] = snapshot.new_sequence
@@ -385,6 +494,7 @@ def recreate(
     """
     before, name, capacity = group.last_snapshot(), group.name, group.capacity
     created, last_ack = (group.region.load(_word(word)) for word in ("created", "last_ack"))
+    limit = group.region.load_half(GroupTable.LIMIT)
     group.close()
     kept = before.within(max(before.floor, head_sequence), tail_sequence)
     make_group_file(
@@ -394,6 +504,7 @@ def recreate(
         name,
         kept,
         capacity=capacity,
+        limit=limit,
         created=created,
         last_ack=last_ack,
         now=now,

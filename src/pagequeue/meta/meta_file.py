@@ -146,21 +146,37 @@ def read_meta_file(folder: Directory, name: str, limit_bytes: int) -> bytes:
 
 
 def map_shared(
-    folder: Directory, name: str, *, size_bytes: int, writable: bool, doing: str
+    folder: Directory,
+    name: str,
+    *,
+    size_bytes: int,
+    writable: bool,
+    doing: str,
+    needed_bytes: int | None = None,
 ) -> tuple[_core.Region, Identity]:
-    """Map a meta file; return the map, and which file it is of."""
+    """Map a meta file; return the map, and which file it is of.
+
+    Args:
+        folder: of the queue.
+        name: of the file.
+        size_bytes: of the map.
+        writable: whether it is mapped for writing.
+        doing: what is being done, for errors.
+        needed_bytes: that the file must have; None: as many as the map.
+    """
+    needed_bytes = size_bytes if needed_bytes is None else needed_bytes
     with folder.opened(name, writable=writable) as fd:
         try:
             found = os.fstat(fd)
-            if found.st_size < size_bytes:
+            if found.st_size < needed_bytes:
                 raise errors.CorruptMeta(
-                    f"{found.st_size} bytes where {size_bytes} are needed",
+                    f"{found.st_size} bytes where {needed_bytes} are needed",
                     path=folder.full(name),
                     position=0,
                     reason="too short",
                     remedy=REPAIR,
                 )
-            region = _core.Region(fd, size_bytes, writable)
+            region = _core.Region(fd, size_bytes, writable, whole=needed_bytes)
         except OSError as error:
             raise_typed(error, folder.full(name), doing)
     region.on_lost = partial(lost_meta, folder.full(name))

@@ -137,9 +137,7 @@ class ObjectQueue:
         words = self._words
         if not words.load_half(GroupTable.OUTSTANDING):
             return 0
-        count = min(words.load_half(USED), self.group._group_file.capacity)  # noqa: SLF001 - one package
-        records = words.read(fmt.GROUP_TABLE_AT, count * fmt.GROUP_RECORD.itemsize)
-        states = np.frombuffer(records, fmt.GROUP_RECORD)["word"] & 3
+        states = self.group._group_file.records()["word"] & 3  # noqa: SLF001 - one package
         return int(np.count_nonzero(states == fmt.RECORD_WAITS))
 
     def redeliver_abandoned(self) -> None:
@@ -225,9 +223,6 @@ def _group(queue: Queue, unfinished_max: int) -> Group:
 
     What comes back is got at once and before all others, however often: no object is a dead letter.
     """
-    try:
-        return queue.group(
-            GROUP, lease=FOR_EVER, max_deliveries=None, backoff=None, capacity=unfinished_max
-        )
-    except errors.UsageError:
-        return queue.group(GROUP, lease=FOR_EVER, max_deliveries=None, backoff=None)
+    exists = any(info.name == GROUP for info in queue.consumers())
+    capacity = None if exists else unfinished_max
+    return queue.group(GROUP, lease=FOR_EVER, max_deliveries=None, backoff=None, capacity=capacity)

@@ -581,12 +581,14 @@ class Queue(Closing, Generic[Sent]):
             on_expired: what happens when retention removed messages that were not claimed.
                 `"raise"`: `Expired`. `"skip"`: the group continues at the head and counts what it
                 missed in `.missed`.
-            capacity: most messages of a new group that can be claimed or delayed at a time; 65536
-                by default; its file takes 112 bytes for each.
+            capacity: most messages that can be claimed or delayed at a time, for all handles, from
+                now on; then `TooManyClaims`. None: as it was, and of a new group 4,194,304. Its
+                file has room for 65,536, or for fewer, 112 bytes each, and is doubled when these
+                are in use.
 
         Raises:
-            UsageError: a consumer has this name; or the group exists, and a place to begin or
-                another capacity than its own was given.
+            UsageError: a consumer has this name; or the group exists, and a place to begin was
+                given.
             ReadOnlyQueue: the queue was opened with `read_only=True`.
             Expired: the sequence is before the head. SequenceOutOfRange: it is after the tail.
             InvalidOption, TypeError, NaiveDatetime: an argument is invalid.

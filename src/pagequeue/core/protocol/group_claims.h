@@ -5,9 +5,15 @@
 
 #include "protocol/protocol.h"
 
+#define PQ_GROUP_PARTS_MAX 23 /* GROUP_CAPACITY_MAX is 2^22 */
+
+/* Its records are in parts of the file: the first has `first` of them, and each later one as many as
+ * all before it. */
 typedef struct {
-    uint8_t *base; /* the group's file */
-    uint32_t capacity;
+    uint8_t *base; /* the group's file, mapped beyond its end: it grows */
+    uint32_t first, parts; /* so many parts are in the map */
+    uint32_t capacity;     /* records of the parts that exist; read anew under the lock */
+    uint64_t part_at[PQ_GROUP_PARTS_MAX];
     pq_lock lock;
 } pq_table;
 
@@ -20,6 +26,7 @@ typedef enum {
     PQ_CLAIM_FULL,    /* no record is free */
     PQ_CLAIM_LOST,    /* this claim is not live any more */
     PQ_CLAIM_MEMORY,  /* out of memory */
+    PQ_CLAIM_BEYOND,  /* the table grew beyond the map */
 } pq_claim_result;
 
 typedef struct {
@@ -57,11 +64,17 @@ int64_t pq_retry_delay(const pq_retry *retry, uint64_t sequence, uint32_t delive
 
 /* Without the lock. */
 uint64_t pq_table_next(const pq_table *table, uint64_t *place);
-int pq_table_has_work(const pq_table *table, const pq_claimant *by, int is_full);
+int pq_table_has_work(const pq_table *table, const pq_claimant *by);
 int64_t pq_table_wake_at(const pq_table *table);
 
-/* All that follow need the lock. `begin` repairs what a dead holder left; 0 = done. */
-int pq_table_begin(pq_table *table);
+/* The table of a file whose first part has so many records, and of which so much is mapped. */
+void pq_table_init(pq_table *table, uint8_t *base, uint64_t bytes, uint32_t first);
+/* Messages that can be outstanding; without the lock. */
+uint32_t pq_table_limit(const pq_table *table);
+
+/* All that follow need the lock. `begin` repairs what a dead holder left; PQ_CLAIM_DONE, or what
+ * keeps it from that. */
+pq_claim_result pq_table_begin(pq_table *table);
 void pq_table_end(pq_table *table);
 /* Up to `limit`, one after the other: `count` of them, and PQ_CLAIM_DONE if there are any. */
 pq_claim_result pq_claim_some(pq_table *table, pq_claimant *by, pq_claim *got, uint32_t limit,
@@ -85,8 +98,8 @@ uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit
 /* 1 = set, 0 = the next one is not `sequence` any more. */
 int pq_table_set_place(pq_table *table, uint64_t sequence, uint64_t place);
 int pq_table_skip(pq_table *table, uint64_t sequence, uint64_t place);
-/* Records for a snapshot, in order of sequence; returns how many there are. */
+/* Records for a snapshot, in order of sequence, up to a limit; returns how many there are. */
 uint32_t pq_table_snapshot(const pq_table *table, int64_t now, int64_t realtime, uint8_t *records,
-                           uint64_t *sequence);
+                           uint32_t limit, uint64_t *sequence);
 
 #endif

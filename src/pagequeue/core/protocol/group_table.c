@@ -43,6 +43,36 @@ void pq_table_advance(pq_table *table, uint64_t sequence, uint64_t place) {
     PQ_KILL_POINT(22);
 }
 
+/* --- parts -------------------------------------------------------------------------------------- */
+
+static uint64_t whole_pages(uint64_t bytes) {
+    return (bytes + PQ_GROUP_TABLE_AT - 1) / PQ_GROUP_TABLE_AT * PQ_GROUP_TABLE_AT;
+}
+
+void pq_table_init(pq_table *table, uint8_t *base, uint64_t bytes, uint32_t first) {
+    table->base = base;
+    table->first = table->capacity = first;
+    table->parts = 0;
+    uint64_t at = PQ_GROUP_TABLE_AT;
+    for (uint32_t part = 0; part < PQ_GROUP_PARTS_MAX; part++) {
+        uint64_t records = part == 0 ? first : (uint64_t)first << (part - 1);
+        uint64_t all = (uint64_t)first << part;
+        table->part_at[part] = at;
+        uint64_t records_end = at + records * PQ_GROUP_RECORD_BYTES;
+        if (all > PQ_GROUP_CAPACITY_MAX || records_end > bytes) {
+            break;
+        }
+        table->parts = part + 1;
+        at += whole_pages(records * PQ_GROUP_RECORD_BYTES) +
+              2 * whole_pages(PQ_SNAPSHOT_BYTES + all * PQ_SNAPSHOT_RECORD_BYTES);
+    }
+}
+
+uint32_t pq_table_limit(const pq_table *table) {
+    uint32_t limit = get_u32(META(LIMIT));
+    return limit == 0 || limit > PQ_GROUP_CAPACITY_MAX ? PQ_GROUP_CAPACITY_MAX : limit;
+}
+
 /* --- links ------------------------------------------------------------------------------------ */
 
 void pq_table_raise_floor(pq_table *table) {
@@ -101,6 +131,9 @@ void pq_table_unlink(pq_table *table, uint32_t slot, uint8_t *record) {
 /* A free record; UINT32_MAX = none. */
 uint32_t pq_table_take_slot(pq_table *table) {
     uint32_t free = get_u32(META(FREE)), used = get_u32(META(USED));
+    if (get_u32(META(OUTSTANDING)) >= pq_table_limit(table)) {
+        return UINT32_MAX;
+    }
     uint8_t *record = linked(table, free);
     if (record != NULL && state_of(record) == PQ_RECORD_FREE) {
         put_u32(META(FREE), get_u32(OF(record, FOLLOWING)));
@@ -172,13 +205,18 @@ static int rebuild(pq_table *table) {
     return 0;
 }
 
-int pq_table_begin(pq_table *table) {
+pq_claim_result pq_table_begin(pq_table *table) {
+    uint32_t grown = get_u32(META(GROWN)); /* G2: its part was there before */
+    if (grown >= table->parts) {
+        return PQ_CLAIM_BEYOND;
+    }
+    table->capacity = table->first << grown;
     if (get_u64(META(CHANGING)) != 0 && !PQ_PLANTED(no_rebuild) && rebuild(table) < 0) {
-        return -1;
+        return PQ_CLAIM_MEMORY;
     }
     put_u64(META(CHANGING), 1);
     IN_ORDER();
-    return 0;
+    return PQ_CLAIM_DONE;
 }
 
 void pq_table_end(pq_table *table) {
@@ -208,13 +246,13 @@ uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit
 }
 
 uint32_t pq_table_snapshot(const pq_table *table, int64_t now, int64_t realtime, uint8_t *records,
-                           uint64_t *sequence) {
+                           uint32_t limit, uint64_t *sequence) {
     uint64_t place;
     *sequence = pq_table_next(table, &place);
     uint32_t count = 0;
     const uint8_t *record;
     for (uint32_t link = get_u32(META(FIRST));
-         (record = linked(table, link)) != NULL && count < table->capacity;
+         (record = linked(table, link)) != NULL && count < limit;
          link = get_u32(OF(record, FOLLOWING))) {
         uint8_t *at = records + (uint64_t)count * PQ_SNAPSHOT_RECORD_BYTES;
         int64_t due = (int64_t)get_u64(OF(record, DUE));
@@ -237,12 +275,9 @@ int64_t pq_table_wake_at(const pq_table *table) {
 }
 
 /* Whether it is worth taking the lock. */
-int pq_table_has_work(const pq_table *table, const pq_claimant *by, int is_full) {
+int pq_table_has_work(const pq_table *table, const pq_claimant *by) {
     if (pq_table_wake_at(table) <= by->now) {
         return 1;
-    }
-    if (is_full) {
-        return get_u32(META(OUTSTANDING)) < table->capacity;
     }
     uint64_t place;
     (void)pq_table_next(table, &place);

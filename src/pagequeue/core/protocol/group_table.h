@@ -23,7 +23,12 @@ static inline void put_u64(void *at, uint64_t value) {
 }
 
 static inline uint8_t *record_at(const pq_table *table, uint32_t slot) {
-    return table->base + PQ_GROUP_TABLE_AT + (uint64_t)slot * PQ_GROUP_RECORD_BYTES;
+    if (slot < table->first) {
+        return table->base + PQ_GROUP_TABLE_AT + (uint64_t)slot * PQ_GROUP_RECORD_BYTES;
+    }
+    uint32_t part = 32 - (uint32_t)__builtin_clz(slot / table->first);
+    uint32_t before = table->first << (part - 1);
+    return table->base + table->part_at[part] + (uint64_t)(slot - before) * PQ_GROUP_RECORD_BYTES;
 }
 
 /* The record that a link leads to; NULL = to none. */

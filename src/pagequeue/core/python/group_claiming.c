@@ -18,7 +18,7 @@ typedef struct {
 
 static int arrived(const void *of) {
     const awaited *what = of;
-    return pq_table_has_work(what->table, what->by, 0);
+    return pq_table_has_work(what->table, what->by);
 }
 
 /* One slice, no longer than until a record may be due. */
@@ -124,6 +124,8 @@ int pq_group_claim(Claims *self, int64_t timeout, pq_claim *got, uint32_t limit,
             more = pq_event_raise((PyObject *)self, EVENT_MOVED, 0);
         } else if (try.result == PQ_CLAIM_DAMAGED) {
             more = pq_event_raise((PyObject *)self, EVENT_DAMAGED, 0);
+        } else if (try.result == PQ_CLAIM_FULL) {
+            more = pq_group_grow(self);
         } else if (try.result == PQ_CLAIM_MEMORY) {
             PyErr_NoMemory();
             return -1;

@@ -83,7 +83,11 @@ static void give_back(Claims *self, pq_claim *got, pq_group_do what, int64_t del
     pq_group_attempt try = {.what = got->id == 0 ? PQ_DO_RESTORE : what, .got = got};
     try.by.now = pq_group_now(self);
     try.until = try.by.now + delay;
-    if (PyErr_Occurred() || !pq_group_run(self, &try)) {
+    int is_run = !PyErr_Occurred() && pq_group_run(self, &try);
+    if (is_run && try.result == PQ_CLAIM_FULL && pq_group_grow(self) > 0) {
+        is_run = pq_group_run(self, &try);
+    }
+    if (!is_run) {
         PyErr_Clear(); /* its lease ends some time */
     }
     PyErr_Restore(type, value, trace);

@@ -16,6 +16,15 @@
 #define PAUSES 32
 #define WALL_NS 500000000
 
+int pq_group_file_check(Region *file, unsigned int capacity) {
+    if (capacity == 0 || capacity > PQ_GROUP_CAPACITY_MAX) {
+        PyErr_Format(PyExc_ValueError, "the file of a group has no capacity of %u", capacity);
+        return -1;
+    }
+    return pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
+                           "file of the group");
+}
+
 static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"meta", "file",  "capacity", "fd",   "foreign", "owner", "lease",
                             "deliveries_max", "retry_first", "retry_most", "lock_timeout",
@@ -31,8 +40,7 @@ static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                                      &lease, &deliveries_max, &first, &most, &lock_timeout, &clock,
                                      &wall) ||
         pq_region_check(meta, PQ_WRITE_META_BYTES, 1, "write meta") < 0 ||
-        pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
-                        "file of the group") < 0) {
+        pq_group_file_check(file, capacity) < 0) {
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -51,8 +59,7 @@ static PyObject *claims_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->wall_is_system =
         wall == Py_None || (PyObject_TypeCheck(wall, pq_clock_type) &&
                             ((Clock *)wall)->source == Py_None);
-    self->table.base = file->base;
-    self->table.capacity = capacity;
+    pq_table_init(&self->table, file->base, file->bytes, capacity);
     self->table.lock.mutex = file->base + PQ_GROUP_META_MUTEX;
     self->table.lock.fd = fd;
     self->table.lock.foreign = foreign;
@@ -149,7 +156,8 @@ static pq_claim_result apply(pq_table *table, pq_group_attempt *try) {
     case PQ_DO_RESTORE: return pq_table_restore(table, got, try->until) ? PQ_CLAIM_DONE
                                                                        : PQ_CLAIM_FULL;
     case PQ_DO_SNAPSHOT:
-        try->count = pq_table_snapshot(table, now, try->wall, try->records, &try->sequence);
+        try->count = pq_table_snapshot(table, now, try->wall, try->records, try->limit,
+                                       &try->sequence);
         break;
     }
     return PQ_CLAIM_DONE;
@@ -160,8 +168,8 @@ static void with_lock(void *what) {
     pq_table *table = try->table;
     const uint8_t *floor_at = table->base + PQ_GROUP_META_NEXT_SEQUENCE;
     uint64_t floor = pq_load_u64(floor_at);
-    try->result = PQ_CLAIM_MEMORY;
-    if (pq_table_begin(table) == 0) {
+    try->result = pq_table_begin(table);
+    if (try->result == PQ_CLAIM_DONE) {
         try->result = apply(table, try);
         if (try->counts != 0 && try->result == PQ_CLAIM_DONE) {
             pq_table_count(table, try->counts, 1);
@@ -178,10 +186,14 @@ static void with_lock(void *what) {
     }
 }
 
-/* 1 = done, 0 = raised: the file was truncated, so that changes to it are lost. */
+/* 1 = done, 0 = raised: the file was truncated, so that changes to it are lost, or it grew beyond
+ * the map. */
 static int check_lost(Claims *self, const pq_group_attempt *try) {
     if (try->is_lost) {
         pq_event_raise((PyObject *)self, EVENT_LOST, 0);
+    } else if (try->result == PQ_CLAIM_BEYOND) {
+        pq_event_raise((PyObject *)self, EVENT_BEYOND, 0);
+        return 0;
     }
     return !try->is_lost;
 }
@@ -250,6 +262,14 @@ int pq_group_run(Claims *self, pq_group_attempt *try) {
     }
     Py_DECREF((PyObject *)self);
     return done;
+}
+
+int pq_group_grow(Claims *self) {
+    uint32_t outstanding = pq_load_u32(self->table.base + PQ_GROUP_META_OUTSTANDING);
+    if (outstanding >= pq_table_limit(&self->table)) {
+        return 0;
+    }
+    return pq_event_raise((PyObject *)self, EVENT_TABLE_FULL, self->table.capacity);
 }
 
 int pq_group_settle(Claims *self, pq_claim *got, uint32_t counts) {

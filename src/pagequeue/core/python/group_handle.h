@@ -62,6 +62,8 @@ typedef struct {
     int is_lost; /* the file was truncated */
 } pq_group_attempt;
 
+/* -1 = raised: its table is not in the map. */
+int pq_group_file_check(Region *file, unsigned int capacity);
 /* 1 = usable, 0 = raised. */
 int pq_group_ready(Claims *self);
 /* Have the names checked, if it is time by the monotonic clock; 0 = raised. */
@@ -69,6 +71,8 @@ int pq_group_check_place(Claims *self, int64_t now);
 /* ns by the group's clock; -1 = raised. */
 int64_t pq_group_now(Claims *self);
 int64_t pq_group_wall(Claims *self, int64_t now);
+/* No record is free: 1 = there are more now, 0 = there can be none, -1 = raised. */
+int pq_group_grow(Claims *self);
 /* A thread goes in, and out again; the last one out of a closed handle lets its files go. */
 void pq_group_enter(Claims *self);
 /* -1 = raised: a signal handler's exception came meanwhile. */

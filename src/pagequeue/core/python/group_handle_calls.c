@@ -93,12 +93,15 @@ PyObject *pq_claims_wake_in(Claims *self, PyObject *Py_UNUSED(unused)) {
 }
 
 PyObject *pq_claims_snapshot(Claims *self, PyObject *Py_UNUSED(unused)) {
-    uint64_t room = (uint64_t)self->table.capacity * PQ_SNAPSHOT_RECORD_BYTES;
-    uint8_t *records = PyMem_Malloc((size_t)room + 1);
+    /* The caller keeps others from doubling the table meanwhile. */
+    uint32_t room = self->table.first << (self->table.parts - 1);
+    uint32_t grown = pq_load_u32(self->table.base + PQ_GROUP_META_GROWN);
+    room = grown < self->table.parts ? self->table.first << grown : room;
+    uint8_t *records = PyMem_Malloc((size_t)room * PQ_SNAPSHOT_RECORD_BYTES + 1);
     if (records == NULL) {
         return PyErr_NoMemory();
     }
-    pq_group_attempt try = {.what = PQ_DO_SNAPSHOT, .records = records};
+    pq_group_attempt try = {.what = PQ_DO_SNAPSHOT, .records = records, .limit = room};
     try.by.now = pq_group_now(self);
     try.wall = pq_clock_realtime();
     PyObject *result = NULL;

@@ -32,7 +32,7 @@ static Region *region_start(PyTypeObject *type, uint64_t bytes, int writable, pq
         return NULL;
     }
     self->base = NULL;
-    self->bytes = bytes;
+    self->bytes = self->whole = bytes;
     self->ahead = 0;
     self->queue_state = 0;
     self->has_queue = 0;
@@ -63,11 +63,15 @@ static void region_begin(Region *self, void *base) {
 }
 
 static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"fd", "length", "writable", "kept", NULL};
+    static char *names[] = {"fd", "length", "writable", "kept", "whole", NULL};
     int fd, writable, kept = 0;
-    unsigned long long bytes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKp|p:Region", names, &fd, &bytes, &writable,
-                                     &kept)) {
+    unsigned long long bytes, whole = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iKp|pK:Region", names, &fd, &bytes, &writable,
+                                     &kept, &whole)) {
+        return NULL;
+    }
+    if (whole > bytes) {
+        PyErr_Format(PyExc_ValueError, "a region of %llu bytes has not %llu", bytes, whole);
         return NULL;
     }
     if (bytes == 0 || bytes > PQ_PAGE_BYTES_MAX) {
@@ -79,6 +83,7 @@ static PyObject *region_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (self == NULL) {
         return NULL;
     }
+    self->whole = whole != 0 ? whole : bytes;
     void *base;
     int flags = fd == PQ_NO_FILE ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     Py_BEGIN_ALLOW_THREADS

@@ -1,5 +1,6 @@
 /* The module: its types, the functions on whole pages, and the constants. */
 #include "python/idle_strategy.h"
+#include "python/group_handle.h"
 #include "python/module.h"
 
 #include "protocol/group_claims.h"
@@ -266,8 +267,7 @@ static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
     double first, most;
     if (!PyArg_ParseTuple(args, "O!Idd:reset_group", pq_region_type, &file, &capacity, &first,
                           &most) ||
-        pq_region_check(file, PQ_GROUP_TABLE_AT + (uint64_t)capacity * PQ_GROUP_RECORD_BYTES, 1,
-                        "file of the group") < 0) {
+        pq_group_file_check(file, capacity) < 0) {
         return NULL;
     }
     int error = pq_lock_reset(file->base + PQ_GROUP_META_MUTEX);
@@ -275,11 +275,15 @@ static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
         errno = error;
         return PyErr_SetFromErrno(PyExc_OSError);
     }
-    pq_table table = {.base = file->base, .capacity = capacity};
+    pq_table table = {0};
+    pq_table_init(&table, file->base, file->bytes, capacity);
     uint64_t place;
     pq_store_u64(file->base + PQ_GROUP_META_CHANGING, 1);
-    if (pq_table_begin(&table) < 0) {
-        return PyErr_NoMemory();
+    switch (pq_table_begin(&table)) {
+    case PQ_CLAIM_DONE: break;
+    case PQ_CLAIM_BEYOND:
+        return PyErr_Format(PyExc_ValueError, "the group's table has parts that are not mapped");
+    default: return PyErr_NoMemory();
     }
     pq_retry retry = {.first = (int64_t)(first * 1e9), .most = (int64_t)(most * 1e9)};
     pq_table_release(&table, UINT64_MAX, &retry, pq_clock_monotonic());

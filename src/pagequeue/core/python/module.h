@@ -33,6 +33,8 @@
     EVENT(IDLE)            /* group: it is time to check whether owners of claims died */ \
     EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
     EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
+    EVENT(TABLE_FULL)      /* group: no record is free; value: how many there are */ \
+    EVENT(BEYOND)          /* group: another process made its table larger than the map */ \
     EVENT(OVER_LIMIT)      /* writer: the group that bounds it has too many waiting */ \
     EVENT(UNFILLED)        /* reader: not inflated here yet; value: the position */ \
     EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */ \
@@ -51,6 +53,7 @@ typedef struct Region {
     PyObject_HEAD
     uint8_t *base;
     uint64_t bytes;
+    uint64_t whole; /* of these the file has so many at least: it can be mapped beyond its end */
     uint64_t ahead; /* page faults were taken up to there */
     pq_guard *guard;
     PyObject *on_lost; /* called with a position, returns the error to raise; or None */
@@ -147,7 +150,7 @@ static inline int pq_region_lost(const Region *region) {
 
 /* The same, with a check of its last byte, which every whole file has. */
 static inline int pq_region_probe(const Region *region) {
-    (void)*(const volatile uint8_t *)(region->base + region->bytes - 1);
+    (void)*(const volatile uint8_t *)(region->base + region->whole - 1);
     return pq_region_lost(region);
 }
 
