@@ -783,6 +783,7 @@ def test_death_behind_the_marker_keeps_all_pages(
         assert payloads(replica) == [b"before", *sent, b"after", BIG]
 
 
+@pytest.mark.slow
 def test_other_producers_send_while_a_large_one_is_written(queue: Queue) -> None:
     """Writing holds no lock: others send meanwhile, and the message is whole."""
     with queue.producer() as producer, producer.open() as file:

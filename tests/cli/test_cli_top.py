@@ -243,6 +243,7 @@ def test_queue_below_two_directories_is_one_row(tmp_path: Path) -> None:
     assert len(take(survey)) == len(survey.rows) == 1
 
 
+@pytest.mark.slow
 def test_many_queues_need_few_open_files(tmp_path: Path) -> None:
     """100 queues with 64 descriptors; none is open between two samples."""
     for number in range(100):

@@ -11,6 +11,8 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 import pagequeue
 
 if TYPE_CHECKING:
@@ -108,6 +110,7 @@ def sources() -> dict[str, ast.Module]:
     }
 
 
+@pytest.mark.slow
 def test_no_module_fills_an_object_of_a_lower_package() -> None:
     """The exceptions are those that are left: one that is gone leaves the list."""
     assert filled_from_above(sources(), height_of()) == LEFT | FOREIGN

@@ -10,6 +10,8 @@ computed, or comes from a call or another module, is not seen.
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("stress/**/*.py")]
 SECONDS_MIN, STEP_SECONDS = 10.0, 0.01
@@ -128,6 +130,7 @@ def functions(module: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef
     return [n for n in module.body + body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
+@pytest.mark.slow
 def test_nothing_depends_on_time_or_on_chance() -> None:
     """And each exception is one of a function that needs it."""
     found: dict[str, list[str]] = {}

@@ -77,6 +77,7 @@ def test_every_benchmark_that_a_step_names_exists() -> None:
     assert all(importlib.util.find_spec(f"stress.{name}") for name in found)
 
 
+@pytest.mark.slow
 def test_every_tool_is_named_by_a_mark_and_every_mark_names_a_tool() -> None:
     """An entry that no test needs is stale; a mark with another name would never skip."""
     named = set()

@@ -58,6 +58,7 @@ def test_invariants_are_numbered_from_one_without_gap() -> None:
     assert len(found) >= 10
 
 
+@pytest.mark.slow
 def test_every_invariant_is_kept_by_a_line_and_attacked_by_a_test() -> None:
     """Grepping its number finds the statement, the line that keeps it, and the test."""
     source = text_of(PACKAGE)

@@ -45,6 +45,7 @@ def run(config: Path) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 def test_imports_run_downward_only() -> None:
     """Types included: what a lower package must not know of, it must not name."""
     assert run(PROJECT) == 0

@@ -68,6 +68,7 @@ def settings() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
+@pytest.mark.slow
 def test_missing_compiler_is_told_in_one_line(tmp_path: Path) -> None:
     """The line says what to install, and for which systems."""
     for name in ("build_wheel", "build_editable"):

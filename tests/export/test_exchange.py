@@ -148,6 +148,7 @@ def test_any_payload_survives_export_and_import(payloads: list[bytes], suffix: s
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_big_payload_survives_export_and_import(tmp_path: Path) -> None:
     """One message, in pages of any size."""
     payload = random.Random(1).randbytes(3 << 20)

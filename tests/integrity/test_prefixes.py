@@ -100,6 +100,7 @@ def test_other_names_have_no_owner(name: str) -> None:
     assert fmt.owner_of(name) is None
 
 
+@pytest.mark.slow
 def test_queues_in_one_directory_are_no_damage_of_each_other(shared: Path, tmp_path: Path) -> None:
     """Verify finds no problem, repair takes no action, salvage copies one."""
 

@@ -245,6 +245,7 @@ def test_reader_without_write_permission_can_verify(queue: Queue) -> None:
         assert reading.verify().ok
 
 
+@pytest.mark.slow
 def test_verify_runs_while_others_write(queue: Queue) -> None:
     """I1, I2: the active page is checked up to the tail at that time."""
     stop = threading.Event()

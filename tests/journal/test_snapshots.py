@@ -656,6 +656,7 @@ def test_poison_entry_before_a_snapshot_is_skipped_by_loading_it(tmp_path: Path)
         assert journal.state == {"ann": 1}
 
 
+@pytest.mark.slow
 def test_threads_append_while_one_compacts(tmp_path: Path) -> None:
     """They wait, lose no entry, and the journal stays valid."""
     with Journal(tmp_path, Log(), page_bytes=SMALL, snapshots=1) as journal:
@@ -699,6 +700,7 @@ def test_closing_while_compacting_is_a_typed_error(tmp_path: Path) -> None:
         journal.at(timedelta(hours=1))
 
 
+@pytest.mark.slow
 def test_opening_while_another_process_compacts_finds_a_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -297,6 +297,7 @@ def test_handler_that_cannot_be_made_is_not_left_behind(tmp_path: Path) -> None:
 # --- the end of a program, and of a handler -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_records_of_the_end_of_a_program_are_written(tmp_path: Path) -> None:
     """`logging` has closed its handlers by then, and modules are going."""
     done = subprocess.run(

@@ -95,6 +95,7 @@ def test_pool_gives_no_region_that_is_in_use(disk: Disk) -> None:
         assert all(bytes(view[:8]) == bytes(8) for _ in given)
 
 
+@pytest.mark.slow
 def test_two_threads_read_one_page_at_once(disk: Disk) -> None:
     """I2: a block is seen whole or not at all."""
     disk.page_bytes = PAGE * 16

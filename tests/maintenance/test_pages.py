@@ -118,6 +118,7 @@ def test_damaged_pages_are_typed_errors(disk: Disk, damage: str) -> None:
         queue.pages()
 
 
+@pytest.mark.slow
 def test_pages_while_retention_removes_them(tmp_path: Path) -> None:
     """I12: pages that go meanwhile are left out, and are no error."""
     policy = Retention(max_bytes=3 * SMALL)

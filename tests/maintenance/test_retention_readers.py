@@ -64,6 +64,7 @@ def test_reader_inside_a_retired_page_finishes_it(
         assert queue.last(100).sequences.tolist() == list(range(9, 15))
 
 
+@pytest.mark.slow
 def test_head_and_its_sequence_are_read_consistently(tmp_path: Path) -> None:
     """I12: however fast the head moves, no reader mixes two heads."""
     with Queue(tmp_path / "q", page_bytes=SMALL) as queue:

@@ -258,6 +258,7 @@ def test_check_counts_index_records_that_differ(page: Page) -> None:
     assert (scan.index_wrong, scan.sequence, scan.stopped) == (2, 8, _core.READ_FRAME)
 
 
+@pytest.mark.slow
 def test_threads_that_miss_an_index_at_once_all_find_their_place(disk: Disk) -> None:
     """I6: a concurrent rebuild by another thread is not an error."""
     disk.send(*[b"x"] * 20)

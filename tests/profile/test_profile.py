@@ -150,6 +150,7 @@ def test_damage_is_an_error_that_names_it(
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_command_finds_queues_below(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also of other prefixes, whose names tell them; the table has a line for all together."""
     filled(tmp_path / "deep" / "a", [(SECOND, 5), (3 * SECOND, 5)])

@@ -62,6 +62,7 @@ def test_picture_names_the_queues_with_most_messages_and_counts_the_others(
     assert lines == ["16", "15", "14", "13", "12"]
 
 
+@pytest.mark.slow
 def test_picture_tells_what_is_missing_or_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_picture_tells_what_is_missing_or_behind(
     assert panels[4].get_xlabel() == "messages"
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("suffix", report.SUFFIXES)
 def test_queues_without_messages_have_a_report(tmp_path: Path, suffix: str) -> None:
     """No time is known, and no gap."""
@@ -83,6 +85,7 @@ def test_queues_without_messages_have_a_report(tmp_path: Path, suffix: str) -> N
     assert file.getvalue().startswith(PNG if suffix == ".png" else b"<!doctype html>")
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("suffix", report.SUFFIXES)
 def test_directories_of_any_name_have_a_report(
     tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]

@@ -184,6 +184,7 @@ def test_closing_a_producer_in_a_forked_child_has_no_effect(
         assert producer.send(b"still open") == 0
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("name", ["Pool", "are_pages_kept", "RingMaps", "PageCache"])
 def test_opening_that_is_interrupted_leaves_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LIMIT = 300
 
 
+@pytest.mark.slow
 def test_each_airport_has_its_queue_in_order(tmp_path: Path) -> None:
     """What a producer sends are its flights of the source, by the time they were to leave."""
     source = demo_flights.source_path()

@@ -118,6 +118,7 @@ print("done")
 """
 
 
+@pytest.mark.quick_each(2)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_queues_are_used_by_greenlets_as_by_threads(tmp_path: Path, when: str) -> None:
     """gevent's, put in place before the package is imported or after it."""

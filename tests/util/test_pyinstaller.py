@@ -42,6 +42,7 @@ def owner(path: Path) -> str:
     return name if name in LAZY else "pagequeue"
 
 
+@pytest.mark.slow
 def test_hooks_name_what_is_imported_lazily() -> None:
     """Neither less, which a frozen program would lose, nor more."""
     found: dict[str, set[str]] = {name: set() for name in LAZY}

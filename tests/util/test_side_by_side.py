@@ -125,6 +125,7 @@ class Stop(Exception):
     """What a signal handler raises."""
 
 
+@pytest.mark.slow
 def test_what_a_handler_raises_at_any_step_ends_the_wait_and_loses_no_thread() -> None:
     """Also between taking what a thread said and counting it: the wait would never end."""
     for step in itertools.count(1):

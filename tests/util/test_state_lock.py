@@ -112,6 +112,7 @@ CALLS: dict[str, Callable[[Journal[dict[str, int]]], object]] = {
 
 # What is raised between opening a file and its `with` leaves the file to its finalizer.
 @pytest.mark.filterwarnings("ignore:.*<_io:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.quick_each(3)
 @pytest.mark.parametrize("name", CALLS)
 def test_exception_at_any_point_leaves_the_state_to_all_threads(
     journal: Journal[dict[str, int]], name: str
