@@ -40,15 +40,20 @@ SHORT_SECONDS = 4.0
 SHORT_PARTS: Final = ("scene", "spawn", "kill", "record", "trim many pages")
 """What a short run must have, and a command line: each is another process's."""
 ROUND_SECONDS: Final = 9.0
+WRONG_SHARE, RIGHT_SHARE = 0.1, 0.25
+"""Of the turns in which the clock is right or wrong, after which it is set."""
 MEAN_LIFE_SECONDS: Final = 0.5
 TURN_SECONDS: Final = 0.05
 LIVE_TURNS: Final = 6
 END_SECONDS: Final = 60.0
-JUDGE_SECONDS: Final = 90.0
+JUDGE_SECONDS: Final = 240.0
+"""A process of it that does not go on ends itself sooner."""
 BUSY_SECONDS: Final = 60.0
 """On busy cores a run takes so much longer, until each kind of operation has happened."""
 PLAYER, KILLED, RECORDER, SHELL, MANY = "player", "killed player", "recorder", "shell", "trimmer"
 SLOTS: Final = {PLAYER: 1, KILLED: 2, RECORDER: 1, SHELL: 1, MANY: 1}
+GRACE_SECONDS: Final = 300.0
+"""The last round and its judging."""
 SLACK_BYTES: Final = 4 << 20
 WARM_UP_ROUNDS: Final = 3
 
@@ -77,6 +82,7 @@ class Round:
     def run(self, watch: Watch) -> None:
         """Run all processes, kill some, and check the files all the time."""
         from stress.combined.files import LiveWatch  # noqa: PLC0415  the core is chosen by now
+        from stress.combined.ground import CLOCK_AT  # noqa: PLC0415  the same
 
         crew, ground = self.crew, self.ground
         self._apart(ground.create, "making the queues")
@@ -95,10 +101,12 @@ class Round:
             self.violations += watch.changed()
             if turn % LIVE_TURNS == 0:
                 self.violations += live.changed()
+            self._set_clock()
             self._look_at_ends()
             if time.monotonic() > next_kill:
                 next_kill = time.monotonic() + self.rng.expovariate(1 / MEAN_LIFE_SECONDS)
                 self._kill()
+        ground.phase[CLOCK_AT] = 0
         ground.phase[0] = NO_MORE
         if self.violations or ground.errors.said():
             self._hangs()
@@ -127,6 +135,15 @@ class Round:
         except ProcessLookupError:
             return
         self.ground.note("kill")
+
+    def _set_clock(self) -> None:
+        """Set the clock ahead or back for a moment, or right again."""
+        from stress.combined.ground import CLOCK_AT, SHIFTS  # noqa: PLC0415  the core is chosen
+
+        is_wrong = self.ground.phase[CLOCK_AT] != 0
+        if self.rng.random() < (RIGHT_SHARE if is_wrong else WRONG_SHARE):
+            self.ground.phase[CLOCK_AT] = 0 if is_wrong else self.rng.randrange(1, len(SHIFTS))
+            self.ground.note("set clock")
 
     def _look_at_ends(self) -> None:
         """Record processes that exited unasked, which only the one that trims many pages may do."""
@@ -272,4 +289,4 @@ def grown(held: list[Resources]) -> list[str]:
 
 def run(budget: Budget) -> Outcome:
     """Run the campaign on the installed core."""
-    return driver.run_apart(__name__, budget)
+    return driver.run_apart(__name__, budget, grace_seconds=GRACE_SECONDS)

@@ -36,6 +36,13 @@ LOCK_SECONDS: Final = 10.0
 """No process is stopped, so a wait for a lock that takes longer is a violation."""
 FULL_SECONDS: Final = 0.3
 PAGE_BYTES: Final = 4096
+CLOCK_SHARE: Final = 0.2
+"""Of the openings of queues that are not clocked, which others have open with the system's."""
+CLOCK_AT: Final = 1
+"""The place of the clock's state in the words: which of `SHIFTS` it shows."""
+DAY_NS: Final = 86_400 * 10**9
+SHIFTS: Final = (0, 30 * DAY_NS, -30 * DAY_NS, DAY_NS // 12, 400 * DAY_NS)
+"""How far the clock can be off for a moment, in ns; mostly it is right."""
 RECORDER, READER, CREW, SHELL, DOWN = "recorder", "reader", "crew", "shell", "down"
 
 KINDS: Final = (
@@ -82,6 +89,7 @@ KINDS: Final = (
     "signal handler",
     "few descriptors",
     "bystander",
+    "set clock",
     "command sends",
     "command receives",
     "command with a closed pipe",
@@ -174,6 +182,7 @@ class Spec:
         compresses: whether its pages are compressed.
         is_flow: whether all that is sent to it comes from a flow.
         ring: its size, if it is a ring.
+        is_clocked: whether all its processes have the clock that jumps; nothing in it is old.
     """
 
     number: int
@@ -184,6 +193,7 @@ class Spec:
     compresses: bool = False
     is_flow: bool = False
     ring: int | None = None
+    is_clocked: bool = False
 
     @property
     def drops(self) -> bool:
@@ -197,7 +207,10 @@ class Spec:
 
 
 def specs(base: str, rng: random.Random) -> list[Spec]:
-    """Return the queues of a round: two share a directory, two are trimmed, a ring, a flow's."""
+    """Return the queues of a round: two share a directory, two are trimmed, a ring, a flow's.
+
+    From one nothing is trimmed, though by a clock that jumps all of it is old now and then.
+    """
     other = rng.choice(("other", "q", "queue2"))
     bounded = Retention(
         max_bytes=rng.choice((4, 8, 20)) * PAGE_BYTES, drop_acknowledged=rng.random() < 0.5
@@ -210,7 +223,15 @@ def specs(base: str, rng: random.Random) -> list[Spec]:
         Spec(2, f"{base}/bounded", "queue", PAGE_BYTES, bounded),
         Spec(3, f"{base}/aged", "queue", PAGE_BYTES, aged, compresses=True),
         Spec(4, f"{base}/ring", "queue", PAGE_BYTES, ring=ring),
-        Spec(5, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
+        Spec(
+            5,
+            f"{base}/clocked",
+            "queue",
+            PAGE_BYTES,
+            Retention(max_age=timedelta(days=1), keep_unacked=False),
+            is_clocked=True,
+        ),
+        Spec(6, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
     ]
 
 
@@ -251,6 +272,10 @@ class Ground:
     def is_running(self) -> bool:
         """Whether processes continue."""
         return self.phase[0] == RUNNING
+
+    def clock(self) -> int:
+        """Return what a clock shows that somebody sets, ahead or back, and sets right again."""
+        return time.time_ns() + SHIFTS[self.phase[CLOCK_AT]]
 
     def note(self, kind: str, queue: int = NO_QUEUE, outcome: int = DONE) -> None:
         """Append to the history."""
@@ -300,6 +325,8 @@ class Ground:
     def open(self, spec: Spec, rng: random.Random, *, read_only: bool = False) -> Queue:
         """Open a queue with options at random."""
         options: dict[str, Any] = {"prefix": spec.prefix, "lock_timeout": LOCK_SECONDS}
+        if spec.is_clocked or rng.random() < CLOCK_SHARE:
+            options["clock"] = self.clock
         if read_only:
             return Queue(spec.directory, read_only=True, **options)
         if spec.ring is not None:  # which others are told by the queue itself
@@ -320,8 +347,14 @@ class Ground:
         for spec in self.specs:
             rng = random.Random(spec.number)
             with Queue(
-                spec.directory, prefix=spec.prefix, page_bytes=spec.page_bytes, ring=spec.ring
+                spec.directory,
+                prefix=spec.prefix,
+                page_bytes=spec.page_bytes,
+                ring=spec.ring,
+                clock=self.clock if spec.is_clocked else None,
             ) as queue:
+                while spec.is_clocked and not queue._store.write_meta.clock_ahead:
+                    queue._store.clock()  # until it is known to run
                 for name in (RECORDER, READER) if not spec.is_flow else ():
                     queue.consumer(name).close()
                 if not spec.is_flow:

@@ -12,9 +12,12 @@ import os
 import re
 import time
 from collections import Counter
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 
 from pagequeue import NothingReceived, Queue, QueueFull
+from pagequeue.store.clock import BOUND_NS
+from pagequeue.util.timestamps import to_datetime
 from stress.combined import flows
 from stress.combined.files import PAGE
 from stress.combined.ground import (
@@ -40,13 +43,14 @@ from stress.history import Kept, Sent, messages_in
 from stress.traffic import HEADER, Proof, sound
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pagequeue import Message
 
 TOLD_MAX: Final = 4
-REST_SECONDS: Final = 20.0
-"""Until when the group gives out what is left."""
+REST_SECONDS: Final = 150.0
+"""What is left is due within a minute: a dead letter that a process without descriptors could not
+write is tried again then."""
 
 
 def place_of(queue: Queue, name: str) -> int:
@@ -59,9 +63,12 @@ def place_of(queue: Queue, name: str) -> int:
 class Judge:
     """Judges one queue."""
 
-    def __init__(self, ground: Ground, spec: Spec) -> None:
+    def __init__(
+        self, ground: Ground, spec: Spec, again: Callable[[], None] = lambda: None
+    ) -> None:
         self.ground = ground
         self.spec = spec
+        self.again = again
         self.told = 0
         self.all: list[Kept] = []
 
@@ -86,6 +93,7 @@ class Judge:
                 self.still_there(queue)
                 self.reader(queue)
                 self.crew(queue)
+                self.clocked(queue)
                 self.shipped()
                 self.shell(queue)
             with contextlib.suppress(*((QueueFull,) if spec.ring else ())):
@@ -159,6 +167,21 @@ class Judge:
             self.wrong(f"{what}: ends with {expected} of {queue.tail_sequence}")
         return None
 
+    def clocked(self, queue: Queue) -> None:
+        """The clock was wrong for moments only: nothing is old, removed, or of another time."""
+        if not self.spec.is_clocked:
+            return
+        head = queue.head_sequence
+        if head:
+            self.wrong(f"{head} messages were removed for their age, and are seconds old")
+        begun, now = queue.info().created.timestamp() * 1e9 - BOUND_NS, time.time_ns() + BOUND_NS
+        wrong = [ns for ns in queue.times()[1].tolist() if not begun <= ns <= now]
+        if wrong:
+            self.wrong(f"{len(wrong)} messages have times like {to_datetime(wrong[0])}")
+        found = len(list(queue.replay(since=timedelta(hours=1))))
+        if found != len(queue):
+            self.wrong(f"since an hour ago there are {found} of {len(queue)} messages")
+
     def reader(self, queue: Queue) -> None:
         """The named consumer skipped no message, and starts at or after its mark."""
         number = self.spec.number
@@ -191,6 +214,7 @@ class Judge:
         deadline = time.monotonic() + REST_SECONDS
         with crew_of(queue) as group:
             while group.lag and time.monotonic() < deadline:
+                self.again()
                 with contextlib.suppress(NothingReceived):
                     for claim in group.claim_many(100, timeout=0.05):
                         if is_poison(claim.message.payload):
@@ -270,5 +294,5 @@ def judge(ground: Ground, _slot: int, _uid: int) -> None:
     guard = HangGuard(ground)
     for spec in ground.specs:
         guard.again()
-        Judge(ground, spec).run()
+        Judge(ground, spec, guard.again).run()
     guard.close()

@@ -7,6 +7,7 @@ from pagequeue.integrity import inspection, problem, verify
 from pagequeue.maintenance import ship_target
 from pagequeue.page import zstd
 from pagequeue.queue import lifecycle
+from pagequeue.store import clock
 from pagequeue.util import optional
 from pagequeue.wait import shared_jobs
 from stress.plants.plant import COMBINED, in_python
@@ -31,6 +32,12 @@ COMBINING = (
         "forks",
         {COMBINED: 60.0},
     ),
+    in_python(
+        "clock_believed_at_once",
+        "a reading that an even clock would not show is the time of messages, and of retention",
+        "messages that are seconds old are removed, and those after them have its time",
+        {COMBINED: 30.0},
+    ),
 )
 
 
@@ -49,6 +56,15 @@ def closed_is_damaged() -> None:
     for room in (inspection, verify):
         room.problem_of = problem.problem_of  # type: ignore[attr-defined]
     rewrite(lifecycle.OpenQueue, "inspect", ("    store.folder.descriptor.check()\n", ""))
+
+
+def clock_believed_at_once() -> None:
+    """As any clock that an operator sets."""
+    rewrite(
+        clock.QueueClock,
+        "_look",
+        ("return self._doubt(reading, now, expected)", "return self._believe(reading, now)"),
+    )
 
 
 def imported_beside_a_fork() -> None:

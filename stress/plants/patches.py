@@ -43,6 +43,7 @@ from stress.plants.closings import (  # noqa: F401  planted by name
     two_workers_started,
 )
 from stress.plants.combining import (  # noqa: F401  the same
+    clock_believed_at_once,
     closed_is_damaged,
     imported_beside_a_fork,
     manifest_looked_for_once,

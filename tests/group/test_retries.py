@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import threading
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from group_support import SECOND, Leases, groups_on, send
 from hypothesis import given
 from hypothesis import strategies as st
-from support import SOON
+from support import SOON, until
 
 from pagequeue import NothingReceived, Queue, errors
 from pagequeue import format as fmt
@@ -340,6 +342,35 @@ def test_dead_letters_that_cannot_be_written_stop_no_other(
     assert finish_all(group) == []
     assert [one.sequence for one in group.dead_letters()] == [0, 1]
     assert group.lag == 0
+
+
+def test_closing_delays_no_dead_letter(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next worker moves it at once: that a handle was closed is no fault of the message.
+
+    A thread closes the handle, and another one claims and moves the message meanwhile.
+    """
+    send(queue, 1)
+    group, other = (queue.group("work", max_deliveries=1) for _ in range(2))
+    group.claim(timeout=0)
+    closer = threading.Thread(target=group.close)
+    send_letter = group._dead.send
+
+    def closed_meanwhile(*letter: Any) -> None:  # noqa: ANN401 - of `send`
+        flushing.close()
+        closer.join()
+        send_letter(*letter)
+        raise errors.ClosedError("this producer is closed", path="x")
+
+    monkeypatch.setattr(group._dead, "send", closed_meanwhile)
+    with contextlib.ExitStack() as flushing:
+        flushing.enter_context(other._flush_lock.exclusive(1.0, "keeping another from closing"))
+        closer.start()
+        until(lambda: other.ready == 1)  # it was given back, and the handle is not closed yet
+        with pytest.raises(errors.ClosedError, match="this group is closed"):
+            group.claim(timeout=0)
+    with pytest.raises(NothingReceived):
+        other.claim(timeout=0)
+    assert other.lag == 0
 
 
 # --- processes ------------------------------------------------------------------------------------

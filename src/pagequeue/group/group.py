@@ -706,8 +706,8 @@ class Group(_core.Claims, Closing):
             if is_dead:
                 self._dead.send(sequence, message, deliveries, cause)
         except (errors.PageQueueError, OSError, MemoryError) as error:
-            if not self._closed:
-                self._cannot_move(sequence, deliveries, error)
+            self._check()  # closed meanwhile, which is not the message's fault: it waits no minute
+            self._cannot_move(sequence, deliveries, error)
             return False
         self._settle(slot, claim_id, is_dead)
         return True
