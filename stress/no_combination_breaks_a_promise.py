@@ -3,7 +3,8 @@
 In rounds, several processes play scenes at once (`combined/scene.py`): queues are opened, used by
 threads, event loops and signal handlers, and closed, dropped, collected or forked meanwhile; others
 are opened right then. Processes are killed, and others take their places; command lines send,
-inspect, and read into pipes that close; one process trims many pages at once while it sends. Every
+inspect, and read into pipes that close; one process trims many pages at once while it sends. A clock
+jumps; directories move and vanish; jobs fail for ever, or kill their workers. Every
 operation must end in its result or in an error that its documentation names; no call may hang. When
 all have ended, each queue is judged separately (`combined/judge.py`): every acknowledged send is
 there once and in order, no other message is; consumers, groups and flows skipped none. A queue to
@@ -51,7 +52,8 @@ JUDGE_SECONDS: Final = 240.0
 BUSY_SECONDS: Final = 60.0
 """On busy cores a run takes so much longer, until each kind of operation has happened."""
 PLAYER, KILLED, RECORDER, SHELL, MANY = "player", "killed player", "recorder", "shell", "trimmer"
-SLOTS: Final = {PLAYER: 1, KILLED: 2, RECORDER: 1, SHELL: 1, MANY: 1}
+MOVER, FAILING = "mover", "failing jobs"
+SLOTS: Final = {PLAYER: 1, KILLED: 2, RECORDER: 1, SHELL: 1, MANY: 1, MOVER: 1, FAILING: 1}
 GRACE_SECONDS: Final = 300.0
 """The last round and its judging."""
 SLACK_BYTES: Final = 4 << 20
@@ -62,7 +64,13 @@ class Round:
     """One set of queues, and the processes that use them."""
 
     def __init__(self, base: str, bystander: str, seed: int, deadline: float) -> None:
-        from stress.combined import commands, ground, worker  # noqa: PLC0415  the core is chosen
+        from stress.combined import (  # noqa: PLC0415  the core is chosen by now
+            commands,
+            failing,
+            ground,
+            moving,
+            worker,
+        )
 
         self.rng = random.Random(seed)
         self.ground: Ground = ground.Ground(base, bystander, self.rng.getrandbits(60))
@@ -74,6 +82,8 @@ class Round:
             RECORDER: worker.record,
             SHELL: commands.shell,
             MANY: worker.trim_many,
+            MOVER: moving.move,
+            FAILING: failing.fail,
         }
         self.crew = Crew(self.ground, self.rng, SLOTS, roles)
         self.spawned: subprocess.Popen[bytes] | None = None
@@ -88,7 +98,7 @@ class Round:
         self._apart(ground.create, "making the queues")
         if self.violations:
             return
-        live = LiveWatch(ground.specs)
+        live = LiveWatch([spec for spec in ground.specs if not spec.is_moved])
         for slot in crew.slots:
             crew.start(slot)
         order = json.dumps([ground.base, ground.bystander, self.seed, self.rng.getrandbits(60)])

@@ -145,9 +145,10 @@ def shell(ground: Ground, _slot: int, uid: int) -> None:
     """Run one command line after the other, until the round ends."""
     rng = random.Random(uid)
     os.environ["PYTHONWARNINGS"] = "ignore"
-    plain = [spec for spec in ground.specs if not spec.drops]
+    still = [spec for spec in ground.specs if not spec.is_moved]
+    plain = [spec for spec in still if not spec.drops]
     # Not the ring: a command waits for room as long as it takes, and readers end before it.
-    sent_to = [spec for spec in ground.specs if not spec.is_flow and spec.ring is None]
+    sent_to = [spec for spec in still if not spec.is_flow and spec.ring is None]
     closes, takes = partial(receives, closes=True), partial(receives, closes=False)
     acts: tuple[Act, ...] = (sends, closes, takes, looks)
     while ground.is_running:

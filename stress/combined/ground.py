@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pagequeue import Queue, Retention
+from pagequeue import Queue, QueueNotFound, QueueReplaced, Retention
 from pagequeue import format as fmt
 from stress import children
 from stress.history import Log, Sent
@@ -87,9 +87,14 @@ KINDS: Final = (
     "coroutine claims",
     "cancel",
     "signal handler",
+    "handler closes",
+    "file under a signal",
     "few descriptors",
     "bystander",
     "set clock",
+    "move",
+    "vanish",
+    "job that fails",
     "command sends",
     "command receives",
     "command with a closed pipe",
@@ -183,6 +188,7 @@ class Spec:
         is_flow: whether all that is sent to it comes from a flow.
         ring: its size, if it is a ring.
         is_clocked: whether all its processes have the clock that jumps; nothing in it is old.
+        is_moved: whether its directory moves, and another queue has its place meanwhile.
     """
 
     number: int
@@ -194,6 +200,7 @@ class Spec:
     is_flow: bool = False
     ring: int | None = None
     is_clocked: bool = False
+    is_moved: bool = False
 
     @property
     def drops(self) -> bool:
@@ -231,8 +238,13 @@ def specs(base: str, rng: random.Random) -> list[Spec]:
             Retention(max_age=timedelta(days=1), keep_unacked=False),
             is_clocked=True,
         ),
-        Spec(6, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
+        Spec(6, f"{base}/moved", "queue", PAGE_BYTES, is_moved=True),
+        Spec(7, f"{base}/flow", "queue", PAGE_BYTES, aged, is_flow=True),
     ]
+
+
+class Elsewhere(Exception):
+    """The directory that moves is not at its path: no queue is there, or another one."""
 
 
 class Ground:
@@ -258,6 +270,7 @@ class Ground:
         self.worked = [Log(directory / f"worked-{i}", Handled) for i in count]
         self.shown = [Log(directory / f"shown-{i}", Shown) for i in count]
         self.ledgers = [directory / f"ledger-{i}" for i in count]
+        self.moved_id = directory / "moved-id"
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -323,12 +336,31 @@ class Ground:
     # --- openings ---------------------------------------------------------------------------------
 
     def open(self, spec: Spec, rng: random.Random, *, read_only: bool = False) -> Queue:
-        """Open a queue with options at random."""
+        """Open a queue with options at random.
+
+        Raises:
+            Elsewhere: its directory is another place now.
+        """
+        if not spec.is_moved:
+            return self._open(spec, rng, read_only=read_only)
+        try:
+            queue = self._open(spec, rng, read_only=read_only, create=False)
+        except (QueueNotFound, QueueReplaced):
+            raise Elsewhere from None
+        if queue._store.meta.queue_id != self.moved_id.read_bytes():
+            queue.close()
+            raise Elsewhere
+        return queue
+
+    def _open(
+        self, spec: Spec, rng: random.Random, *, read_only: bool, create: bool = True
+    ) -> Queue:
         options: dict[str, Any] = {"prefix": spec.prefix, "lock_timeout": LOCK_SECONDS}
         if spec.is_clocked or rng.random() < CLOCK_SHARE:
             options["clock"] = self.clock
         if read_only:
             return Queue(spec.directory, read_only=True, **options)
+        options["create"] = create
         if spec.ring is not None:  # which others are told by the queue itself
             if rng.random() < 0.5:
                 options["ring"] = spec.ring
@@ -353,6 +385,8 @@ class Ground:
                 ring=spec.ring,
                 clock=self.clock if spec.is_clocked else None,
             ) as queue:
+                if spec.is_moved:
+                    self.moved_id.write_bytes(queue._store.meta.queue_id)
                 while spec.is_clocked and not queue._store.write_meta.clock_ahead:
                     queue._store.clock()  # until it is known to run
                 for name in (RECORDER, READER) if not spec.is_flow else ():

@@ -26,6 +26,7 @@ from pagequeue import (
     NothingReceived,
     Queue,
     QueueFull,
+    QueueReplaced,
     SystemLimit,
     TooManyClaims,
     merge,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pagequeue import Merged, Message
+    from pagequeue.util.closing import Closing
 
 READER_MARK: Final = 0
 WAIT_SECONDS: Final = 0.005
@@ -118,8 +120,8 @@ class Opening:
             else:
                 self.ground.wrong(kind, number, f"closed by no thread: {error}")
             raise Over from None
-        except SystemLimit as error:
-            if not self.few:
+        except (QueueReplaced, SystemLimit) as error:
+            if not (self.few if isinstance(error, SystemLimit) else self.spec.is_moved):
                 self.ground.wrong(kind, number, traced(error))
             self.ground.note(kind, number, REFUSED)
             raise Over from None
@@ -309,6 +311,11 @@ def merged(opening: Opening, rng: random.Random, others: list[Opening]) -> None:
                 opening.ground.note("merge", opening.spec.number, CLOSED)
                 raise Over from None
             raise
+        except QueueReplaced:
+            if any(each.spec.is_moved for each in chosen):
+                opening.ground.note("merge", opening.spec.number, REFUSED)
+                raise Over from None
+            raise
 
 
 def check_merge(opening: Opening, chosen: list[Opening], stream: Iterable[Merged]) -> None:
@@ -403,6 +410,18 @@ def work(opening: Opening, rng: random.Random, limit: int = 20) -> None:
 
 SIGNAL_ALLOWED: Final = (LockTimeout, ConcurrentUse)
 """Where a handler interrupts what makes a page or flushes in its own thread: see README.md."""
+
+
+def close_by_handler(opening: Opening, rng: random.Random) -> None:
+    """Close the queue, or something that was made from it, inside whatever call of this thread."""
+    queue = opening.queue
+    if queue is None:
+        return
+    opening.closing = True
+    handles: list[Closing] = list(queue._opened.handles.values())
+    with contextlib.suppress(Over), opening.doing("handler closes", *SIGNAL_ALLOWED):
+        rng.choice([queue, *handles]).close()
+
 
 UPKEEP: Final = (flush, rotate, trim, compress, ship, look, verify)
 READING: Final = (replay, batches, peek)

@@ -17,10 +17,10 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pagequeue import ForkedError, Queue, SystemLimit
+from pagequeue import ForkedError, Queue, QueueReplaced, SystemLimit
 from stress import children
 from stress.combined import coroutines, flows, operations, sending
-from stress.combined.ground import CLOSED, DONE, NO_QUEUE, REFUSED, Ground, Spec
+from stress.combined.ground import CLOSED, DONE, NO_QUEUE, REFUSED, Elsewhere, Ground, Spec
 from stress.combined.operations import Opening, Over, traced
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ TWINS_SHARE: Final = 0.4
 TWINS_COUNT: Final = 10
 TWINS_SECONDS: Final = 0.008
 FIRST_COUNT: Final = 24
+FILES_SECONDS: Final = 0.002
+FILES_SHARE: Final = 0.3
+HANDLER_CLOSES_SHARE: Final = 0.2
 FEW_MIN, FEW_MAX = 2, 14
 CHILD_SECONDS: Final = 60.0
 """A child without a finished operation for so long hangs; each has its own shorter limit."""
@@ -89,9 +92,11 @@ class Scene:
         openings: the queues that are open in it.
         again: restarts the time after which this process counts as hanging.
         handled: what a signal handler uses; None: not in use.
+        closes: whether the handler closes something of it.
     """
 
     handled: Opening | None = None
+    closes = False
 
     def __init__(self, ground: Ground, rng: random.Random, again: Callable[[], None]) -> None:
         self.ground = ground
@@ -113,6 +118,8 @@ class Scene:
                 self.limit_descriptors(limit[1])
             if rng.random() < FIRST_SHARE and not few:
                 self.interrupt_creation()
+            if rng.random() < FILES_SHARE and not few:
+                self.interrupt_files()
             if rng.random() < TWINS_SHARE and not few:
                 self.twins()
             for _ in range(rng.choice((1, 1, 2, 3))):
@@ -122,7 +129,8 @@ class Scene:
             self.act()
             time.sleep(rng.random() * SPAN_SECONDS * rng.choice((0.1, 1.0, 1.0, 4.0)))
             if rng.random() < FORK_SHARE and not few:
-                self.fork(rng.choice(self.ground.specs[:-1]), rng.choice(WRITING))
+                still = [spec for spec in self.ground.specs if not spec.is_flow | spec.is_moved]
+                self.fork(rng.choice(still), rng.choice(WRITING))
             self.end_openings()
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -150,6 +158,8 @@ class Scene:
         kind = "open read-only" if read_only else "open"
         try:
             queue = ground.open(spec, rng, read_only=read_only)
+        except Elsewhere:
+            ground.note(kind, spec.number, REFUSED)
         except SystemLimit as error:
             if not few:
                 ground.wrong(kind, spec.number, traced(error))
@@ -173,6 +183,22 @@ class Scene:
                         opening.got.producer()
                 while signal.getitimer(signal.ITIMER_REAL)[0]:
                     pass
+                self.close(opening)
+            Scene.handled = None
+            self.openings.clear()
+
+    def interrupt_files(self) -> None:
+        """Have a handler close what the main thread writes a payload's file with."""
+        for _ in range(FIRST_COUNT):
+            self.open(few=False)
+            for opening in self.openings:
+                if not opening.read_only and not opening.spec.is_flow:
+                    Scene.handled, Scene.closes = opening, True
+                    seconds = 1e-6 + self.rng.random() * FILES_SECONDS
+                    signal.setitimer(signal.ITIMER_REAL, seconds)
+                    with contextlib.suppress(Over):
+                        while signal.getitimer(signal.ITIMER_REAL)[0]:
+                            sending.send_file(opening, self.rng)
                 self.close(opening)
             Scene.handled = None
             self.openings.clear()
@@ -217,6 +243,7 @@ class Scene:
         """Schedule a signal whose handler sends."""
         writable = [each for each in self.openings if not each.read_only and not each.spec.is_flow]
         if writable and self.rng.random() < ARMED_SHARE:
+            Scene.closes = self.rng.random() < HANDLER_CLOSES_SHARE
             Scene.handled = self.rng.choice(writable)
             signal.setitimer(signal.ITIMER_REAL, 1e-6 + self.rng.random() * seconds)
 
@@ -309,8 +336,8 @@ class Scene:
         opening.closing = True
         try:
             queue.close()
-        except SystemLimit as error:
-            if not opening.few:
+        except (QueueReplaced, SystemLimit) as error:
+            if not (opening.few if isinstance(error, SystemLimit) else opening.spec.is_moved):
                 self.ground.wrong(kind, opening.spec.number, traced(error))
         except Exception as error:  # noqa: BLE001  any other exception is a violation
             self.ground.wrong(kind, opening.spec.number, traced(error))
@@ -319,6 +346,7 @@ class Scene:
     def visit(self) -> None:
         """Open the bystander, or another queue, to read; its descriptors are new ones."""
         ground, rng = self.ground, self.rng
+        spec = rng.choice(ground.specs)
         try:
             if rng.random() < 0.8:
                 with Queue(ground.bystander, read_only=True) as queue:
@@ -329,10 +357,12 @@ class Scene:
                     time.sleep(rng.random() * 0.001)
                 ground.note("bystander")
             else:
-                spec = rng.choice(ground.specs)
                 with ground.open(spec, rng, read_only=True) as queue:
                     queue.info()
                 ground.note("open read-only", spec.number)
+        except (Elsewhere, QueueReplaced):
+            if not spec.is_moved:
+                ground.wrong("bystander", spec.number, "its queue is another place")
         except SystemLimit as error:
             if not self.few:
                 ground.wrong("bystander", NO_QUEUE, traced(error))
@@ -410,4 +440,5 @@ def handle(*_: Any) -> None:  # noqa: ANN401  a signal and a frame
     """Send, as a signal handler that interrupts the main thread."""
     opening = Scene.handled
     if opening is not None:
-        sending.send_by_handler(opening, opening.ground.handler_rng)
+        act = operations.close_by_handler if Scene.closes else sending.send_by_handler
+        act(opening, opening.ground.handler_rng)

@@ -7,6 +7,7 @@ was killed, it may be there, and no later one of that sender.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import MessageTooLarge, NotDurable, Overtaken, QueueFull
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from stress.traffic import Op
 
 BURST_MAX: Final = 60
+SHAPES: Final = 3
+"""The bits of a sender's id that choose what it sends."""
 REFUSED_SEQUENCE: Final = 0
 COMPARED_SHARE: Final = 0.3
 COMPARED_TRIES: Final = 5
@@ -75,6 +78,25 @@ def burst(
         if op.publishes:
             with opening.doing(does):
                 publish_again(opening, uid, number, op, sent)
+
+
+def send_file(opening: Opening, rng: random.Random) -> None:
+    """Write a payload as a file; a signal handler may close it, or what it was made from."""
+    ground, number = opening.ground, opening.spec.number
+    uid = opening.spec.uid(rng) & ~SHAPES
+    place = next(n for n in itertools.count() if operation(uid, n).streams)
+    ground.births[number].put(Given(uid, 0))
+    too_large = (MessageTooLarge,) if opening.spec.drops else ()
+    with opening.doing("file under a signal", QueueFull, *too_large):
+        try:
+            with contextlib.closing(opening.got.producer()) as producer:
+                first, messages = operation(uid, place).run(producer)
+        except NotDurable:
+            return
+        except BaseException:
+            ground.sent[number].put(Sent(uid, place, 0, REFUSED_SEQUENCE))
+            raise
+        ground.sent[number].put(Sent(uid, place, messages, first))
 
 
 def kind_of(op: Op) -> str:

@@ -20,7 +20,7 @@ from typing import Final
 
 from pagequeue import ConsumerInUse, NothingReceived, Queue, Retention
 from stress.combined import operations
-from stress.combined.ground import LOCK_SECONDS, PAGE_BYTES, RECORDER, Ground, Spec
+from stress.combined.ground import LOCK_SECONDS, PAGE_BYTES, RECORDER, Elsewhere, Ground, Spec
 from stress.combined.operations import Opening, Over
 from stress.combined.scene import Scene, handle
 from stress.history import MessageLog
@@ -116,7 +116,7 @@ def record(ground: Ground, _slot: int, uid: int) -> None:
     while ground.is_running:
         for spec in rng.sample(specs, len(specs)):
             guard.again()
-            with contextlib.suppress(Over), ground.open(spec, rng) as queue:
+            with contextlib.suppress(Over, Elsewhere), ground.open(spec, rng) as queue:
                 opening = Opening(ground, spec, queue, read_only=False)
                 record_one(opening)
                 if spec.drops:

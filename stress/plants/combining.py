@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pagequeue.bulk import append
 from pagequeue.columns import arrow_records
+from pagequeue.group import open as group_open
 from pagequeue.integrity import inspection, problem, verify
 from pagequeue.maintenance import ship_target
 from pagequeue.page import zstd
 from pagequeue.queue import lifecycle
 from pagequeue.store import clock
+from pagequeue.system import replaced_file
 from pagequeue.util import optional
 from pagequeue.wait import shared_jobs
 from stress.plants.plant import COMBINED, in_python
@@ -38,6 +41,24 @@ COMBINING = (
         "messages that are seconds old are removed, and those after them have its time",
         {COMBINED: 30.0},
     ),
+    in_python(
+        "moved_directory_unnoticed",
+        "a queue whose directory was moved or removed is used as if it was there",
+        "what is sent into it is never found",
+        {COMBINED: 90.0},
+    ),
+    in_python(
+        "job_fails_for_ever",
+        "a message is delivered any number of times",
+        "one that always fails is no dead letter",
+        {COMBINED: 30.0},
+    ),
+    in_python(
+        "closed_file_says_nothing",
+        "closing a payload's file whose producer was closed by a signal handler raises nothing",
+        "a message that was not sent is taken for sent",
+        {COMBINED: 60.0},
+    ),
 )
 
 
@@ -65,6 +86,30 @@ def clock_believed_at_once() -> None:
         "_look",
         ("return self._doubt(reading, now, expected)", "return self._believe(reading, now)"),
     )
+
+
+def moved_directory_unnoticed() -> None:
+    """Only names inside of the directory are compared."""
+    rewrite(
+        replaced_file.IdentityGuard, "_search", ("if self._directory is not None:", "if False:")
+    )
+
+
+def job_fails_for_ever() -> None:
+    """The limit of deliveries is read, and not used."""
+    rewrite(
+        group_open,
+        "open_group",
+        (
+            "retry = check_retry(max_deliveries, backoff, path=path)",
+            "retry = check_retry(max_deliveries, backoff, path=path)._replace(deliveries_max=None)",
+        ),
+    )
+
+
+def closed_file_says_nothing() -> None:
+    """The file is discarded, and closing it again has no effect."""
+    rewrite(append.PayloadWriter, "abandon", ("self._is_abandoned = True\n", "pass\n"))
 
 
 def imported_beside_a_fork() -> None:

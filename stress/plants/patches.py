@@ -44,9 +44,12 @@ from stress.plants.closings import (  # noqa: F401  planted by name
 )
 from stress.plants.combining import (  # noqa: F401  the same
     clock_believed_at_once,
+    closed_file_says_nothing,
     closed_is_damaged,
     imported_beside_a_fork,
+    job_fails_for_ever,
     manifest_looked_for_once,
+    moved_directory_unnoticed,
 )
 from stress.plants.compressing import (  # noqa: F401  the same
     compressing_unlocked,

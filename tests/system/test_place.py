@@ -20,6 +20,7 @@ import pagequeue.multiprocessing as drop_in
 from pagequeue import Queue, Retention, errors, merge
 from pagequeue.logging import QueueHandler
 from pagequeue.queue.queue import internals
+from pagequeue.system.directory import Directory
 from pagequeue.tasks import TaskStore
 
 if TYPE_CHECKING:
@@ -322,6 +323,46 @@ def test_a_page_that_went_with_its_directory_is_not_called_missing(tmp_path: Pat
             shutil.rmtree(tmp_path / "q")
             with pytest.raises(errors.QueueReplaced):
                 list(replay)
+
+
+def test_a_file_that_cannot_be_made_says_that_its_directory_is_gone(path: Path) -> None:
+    """The system only says that something is not there, which is not the queue's name."""
+    folder = Directory(str(path), create=True)
+    staged = Directory(str(path / "staged"), create=True, within=folder)
+    shutil.rmtree(path)
+    for each in (folder, staged):
+        for make in (
+            lambda at: at.make("page", b"", size_bytes=SMALL),
+            lambda at: at.open("lock", writable=True, make=True),
+            lambda at: at.rename("old", "new"),
+        ):
+            with pytest.raises(errors.QueueReplaced) as caught:
+                make(each)
+            assert caught.value.path == str(path)
+        each.close()
+
+
+def test_a_send_that_was_done_when_its_queue_moved_is_not_called_refused(path: Path) -> None:
+    """The message is in the queue, wherever that is now: sending it again would double it."""
+    with Queue(path, sync="always") as queue:
+        found: dict[str, object] = {}
+        sender = threading.Thread(
+            target=ended, args=(found, "send", lambda: queue.producer().send(b"sent"))
+        )
+        with internals(queue).store.flusher.lock.exclusive(LONG, "keeping others from flushing"):
+            sender.start()
+            until(lambda: queue.tail_sequence == 1)
+            path.rename(path.with_name("old"))
+            with pytest.raises(errors.QueueReplaced):
+                queue.trim()
+        sender.join()
+        error: Any = found["send"]
+        assert isinstance(error, errors.NotDurable)
+        assert isinstance(error.__cause__, errors.QueueReplaced)
+        with pytest.raises(errors.QueueReplaced):
+            queue.close()
+    with Queue(path.with_name("old")) as queue:
+        assert [message.payload for message in queue.replay()] == [b"sent"]
 
 
 # --- what opens the queue again -------------------------------------------------------------------

@@ -394,7 +394,12 @@ class BulkPublisher:
             yield
         except errors.NotDurable:
             raise
-        except (errors.RetryError, errors.ClosedError, errors.ForkedError) as error:
+        except (
+            errors.RetryError,
+            errors.AccessError,
+            errors.ClosedError,
+            errors.ForkedError,
+        ) as error:
             raise errors.NotDurable(
                 f"published and visible, but the ledger is not on stable storage: {error}",
                 path=self._folder.path,

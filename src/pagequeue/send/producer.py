@@ -647,7 +647,12 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             yield
         except errors.NotDurable:
             raise
-        except (errors.RetryError, errors.ClosedError, errors.ForkedError) as error:
+        except (
+            errors.RetryError,
+            errors.AccessError,
+            errors.ClosedError,
+            errors.ForkedError,
+        ) as error:
             raise errors.NotDurable(
                 f"sent and visible, but not on stable storage: {error}",
                 path=self._store.folder.path,

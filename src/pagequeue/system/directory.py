@@ -301,6 +301,16 @@ class Directory:
         """The path and the names that `check` looks for: name, device and inode."""
         return self._guard.watched
 
+    def _fail(self, error: OSError, name: str, doing: str) -> NoReturn:
+        """Raise what a failed change of a name means: nothing can be made where all was removed.
+
+        Raises:
+            QueueReplaced: the path leads elsewhere. Else the typed error.
+        """
+        if error.errno == errno.ENOENT:
+            (self._within or self).check()
+        raise_typed(error, self.full(name), doing)
+
     # --- files ------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -334,6 +344,8 @@ class Directory:
             try:
                 file = self._open_or_make(name, flags) if make else self._open(name, flags, what)
             except OSError as error:
+                if make:
+                    self._fail(error, name, "opening the file")
                 raise_typed(error, path, "opening the file")
             try:
                 with file as fd:
@@ -533,7 +545,7 @@ class Directory:
                     kept,
                 )
         except OSError as error:
-            raise_typed(error, self.full(name), f"making a file of {size_bytes} bytes")
+            self._fail(error, name, f"making a file of {size_bytes} bytes")
 
     def make_of(
         self, spare: str, name: str, data: bytes, *, size_bytes: int
@@ -610,7 +622,7 @@ class Directory:
         try:
             self._rename(name, to)
         except OSError as error:
-            raise_typed(error, self.full(name), "renaming the file")
+            self._fail(error, name, "renaming the file")
 
     def _rename(self, name: str, to: str) -> None:
         with self.descriptor as folder:
