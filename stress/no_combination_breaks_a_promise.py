@@ -3,10 +3,10 @@
 In rounds, several processes play scenes at once (`combined/scene.py`): queues are opened, used by
 threads, event loops and signal handlers, and closed, dropped, collected or forked meanwhile; others
 are opened right then. Processes are killed, and others take their places; command lines send,
-inspect, and read into pipes that close; one process trims many pages at once while it sends. A clock
-jumps; directories move and vanish; jobs fail for ever, or kill their workers. Every
-operation must end in its result or in an error that its documentation names; no call may hang. When
-all have ended, each queue is judged separately (`combined/judge.py`): every acknowledged send is
+inspect, and read into pipes that close; one process trims many pages at once while it sends. A
+clock jumps; directories move and vanish; jobs fail for ever, or kill their workers. Every operation
+must end in its result or in an error that its documentation names; no call may hang. When all have
+ended, each queue is judged separately (`combined/judge.py`): every acknowledged send is
 there once and in order, no other message is; consumers, groups and flows skipped none. A queue to
 which no process writes is opened all the while, and its files must not change
 (`combined/files.py`). A case is a scene. A run in which a kind of operation never happened fails.

@@ -23,7 +23,7 @@ from pagequeue import format as fmt
 from stress import children
 from stress.history import Log, Sent
 from stress.roles import RUNNING, SYNCS
-from stress.traffic import HEADER, Op, Shape, sound
+from stress.traffic import HEADER, LARGE_STREAMED, Op, Shape, sound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,17 +158,22 @@ class Large(Shape):
         return max(HEADER.size, limit - seed[2 + place])
 
 
+FILE: Final = 4
+"""The bit of the id of a sender that writes files."""
 COMMAND: Final = Sized(
     payload_bytes_max=3000, batch_bytes_max=3000, batch_parts=50, rotate_parts=0, row_parts=64
 )
 SMALL: Final = replace(
     COMMAND, publish_parts=8, publish_count_max=9, large_parts=12, large_bytes=9000
 )
+FILES: Final = replace(COMMAND, large_parts=256, large_bytes=9000, large_ways=(LARGE_STREAMED,))
 LARGE: Final = Large(payload_bytes_max=3900, batch_bytes_max=3000, batch_parts=30, rotate_parts=0)
 
 
 def operation(uid: int, number: int) -> Op:
     """Return operation `number` of sender `uid`; a command line sends single messages."""
+    if uid & FILE:
+        return FILES.op(uid, number)
     if uid & 2:
         return Op(COMMAND.op(uid, number).payloads[:1])
     return (LARGE if uid & 1 else SMALL).op(uid, number)

@@ -7,11 +7,10 @@ was killed, it may be there, and no later one of that sender.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import MessageTooLarge, NotDurable, Overtaken, QueueFull
-from stress.combined.ground import REFUSED, Given, operation
+from stress.combined.ground import FILE, REFUSED, Given, operation
 from stress.combined.operations import SIGNAL_ALLOWED, Opening, Over
 from stress.history import Sent
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from stress.traffic import Op
 
 BURST_MAX: Final = 60
-SHAPES: Final = 3
-"""The bits of a sender's id that choose what it sends."""
 REFUSED_SEQUENCE: Final = 0
 COMPARED_SHARE: Final = 0.3
 COMPARED_TRIES: Final = 5
@@ -83,20 +80,19 @@ def burst(
 def send_file(opening: Opening, rng: random.Random) -> None:
     """Write a payload as a file; a signal handler may close it, or what it was made from."""
     ground, number = opening.ground, opening.spec.number
-    uid = opening.spec.uid(rng) & ~SHAPES
-    place = next(n for n in itertools.count() if operation(uid, n).streams)
+    uid = opening.spec.uid(rng) | FILE
     ground.births[number].put(Given(uid, 0))
     too_large = (MessageTooLarge,) if opening.spec.drops else ()
     with opening.doing("file under a signal", QueueFull, *too_large):
         try:
             with contextlib.closing(opening.got.producer()) as producer:
-                first, messages = operation(uid, place).run(producer)
+                first, messages = operation(uid, 0).run(producer)
         except NotDurable:
             return
         except BaseException:
-            ground.sent[number].put(Sent(uid, place, 0, REFUSED_SEQUENCE))
+            ground.sent[number].put(Sent(uid, 0, 0, REFUSED_SEQUENCE))
             raise
-        ground.sent[number].put(Sent(uid, place, messages, first))
+        ground.sent[number].put(Sent(uid, 0, messages, first))
 
 
 def kind_of(op: Op) -> str:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from pagequeue import ConsumerInUse, NothingReceived, Queue, Retention
+from pagequeue import ConsumerInUse, NothingReceived, Queue, QueueReplaced, Retention
 from stress.combined import operations
 from stress.combined.ground import LOCK_SECONDS, PAGE_BYTES, RECORDER, Elsewhere, Ground, Spec
 from stress.combined.operations import Opening, Over
@@ -116,7 +116,8 @@ def record(ground: Ground, _slot: int, uid: int) -> None:
     while ground.is_running:
         for spec in rng.sample(specs, len(specs)):
             guard.again()
-            with contextlib.suppress(Over, Elsewhere), ground.open(spec, rng) as queue:
+            moved = (Elsewhere, QueueReplaced) if spec.is_moved else ()
+            with contextlib.suppress(Over, *moved), ground.open(spec, rng) as queue:
                 opening = Opening(ground, spec, queue, read_only=False)
                 record_one(opening)
                 if spec.drops:

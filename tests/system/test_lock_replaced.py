@@ -205,7 +205,10 @@ def test_lock_file_that_keeps_changing_is_an_error_in_the_end(
 def test_replaced_lock_is_noticed_by_a_flush_that_adds_a_page(
     disk: Disk, sync: str | timedelta
 ) -> None:
-    """I5: the mark is not raised in a file that may be another's; a timer ends quietly."""
+    """I5: the mark is not raised in a file that may be another's; a timer ends quietly.
+
+    A message that is sent already is not called refused.
+    """
     with disk.open(sync=sync) as queue:
         producer = queue.producer()
         producer.send_many([WIDE, WIDE])
@@ -215,9 +218,12 @@ def test_replaced_lock_is_noticed_by_a_flush_that_adds_a_page(
         if isinstance(sync, timedelta):
             support.until(lambda: not queue._store.flusher._timer.is_alive())
         else:
-            call = producer.flush if sync == "none" else lambda: producer.send(b"x")
+            if sync == "always":
+                with pytest.raises(errors.NotDurable) as caught:
+                    producer.send(b"x")
+                assert isinstance(caught.value.__cause__, errors.LockReplaced)
             with pytest.raises(errors.LockReplaced):
-                call()
+                producer.flush()
         with pytest.raises(errors.LockReplaced):
             producer.send(b"y")
         queue._opened.flushes_on_close = False
