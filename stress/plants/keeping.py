@@ -194,10 +194,9 @@ def page_not_held() -> None:
 def head_moved_after_files() -> None:
     """Pages are removed, and then the head moves."""
     early = (
-        "for number in range(plan.head_page, "
-        "(plan.steps or [retained_header(store, plan.head_page)])[-1].page_number):\n"
-        "            store.folder.remove(fmt.page_name(store.prefix, number))\n"
-        "        if not plan.steps or self._move_head"
+        "for number in range(plan.head_page, plan.steps[-1].page_number if plan.steps else 0):\n"
+        "                store.folder.remove(fmt.page_name(store.prefix, number))\n"
+        "            if not plan.steps or self._move_head"
     )
     rewrite(trimmer.Trimmer, "trim_to", ("if not plan.steps or self._move_head", early))
 

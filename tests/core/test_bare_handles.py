@@ -32,13 +32,24 @@ class EventError(Exception):
     """What a handle could not resolve alone."""
 
 
+def resolving(method: str) -> Callable[..., object]:
+    """Return what resolves an event: of most it raises the method."""
+    if not method.startswith("_on_"):
+        raise AttributeError(method)
+
+    def resolve(*_: int) -> bool:
+        if method in {"_on_idle", "_on_ahead", "_on_place"}:
+            return method == "_on_idle"
+        raise EventError(method)
+
+    return resolve
+
+
 class Handle(_core.Claims):
     """A handle of a group without the Python around it: it raises whatever it is asked."""
 
-    def _on_event(self, event: int, value: int) -> bool:
-        if event in {_core.EVENT_IDLE, _core.EVENT_PLACE}:
-            return event == _core.EVENT_IDLE
-        raise EventError(event, value)
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return resolving(name)
 
     def _find(self, *given: object) -> None:
         raise EventError(given)
@@ -165,10 +176,8 @@ class Sender(_core.Writer):
     page: _core.Region
     index: _core.Region
 
-    def _on_event(self, event: int, value: int) -> bool:
-        if event in {_core.EVENT_AHEAD, _core.EVENT_PLACE}:
-            return False
-        raise EventError(event, value)
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        return resolving(name)
 
 
 def sender_of(first_sequence: int = 0) -> Sender:
@@ -182,12 +191,12 @@ def sender_of(first_sequence: int = 0) -> Sender:
     return sender
 
 
-def asked(call: Callable[[], object]) -> int:
+def asked(call: Callable[[], object]) -> str:
     """Return what a handle asks for in a call."""
     with pytest.raises(EventError) as raised:
         call()
-    event: int = raised.value.args[0]
-    return event
+    method: str = raised.value.args[0]
+    return method
 
 
 def test_no_message_is_sent_after_the_last_sequence() -> None:
@@ -196,7 +205,7 @@ def test_no_message_is_sent_after_the_last_sequence() -> None:
     sender = sender_of(last - 2)
     for payloads in ([b"a", b"b", b"c"], [b"d"], [b"e", b"f"], [b"g"]):
         outcome(partial(sender._send_many, payloads, None))
-    assert asked(lambda: sender.send(b"h")) == _core.EVENT_EXHAUSTED
+    assert asked(lambda: sender.send(b"h")) == "_on_exhausted"
     assert _core.tail(sender.meta)[1:3] == (64 + 2 * 24, 2)
     assert _core.peek(sender.page, 64, last - 2)[0] == _core.READ_FRAME
     assert _core.peek(sender.page, 88, last - 1)[0] == _core.READ_FRAME
@@ -208,7 +217,7 @@ def test_sender_without_a_page_asks_for_one() -> None:
     """M1: it has none at first, and none after it was detached."""
     meta = _core.Region(-1, 512, True)
     _core.reset_lock(meta)
-    assert asked(lambda: Sender(meta, -1, False, 1.0, None, 0).send(b"a")) == _core.EVENT_MOVED
+    assert asked(lambda: Sender(meta, -1, False, 1.0, None, 0).send(b"a")) == "_on_moved"
 
 
 # --- a page that is ready before the active one is full ---------------------------------------
@@ -269,9 +278,9 @@ def test_ready_page_is_used_once(ready: Ready) -> None:
     """No other roll goes into it: the next full page has Python asked again."""
     assert ready.make()
     ready.sender.send(FILLED)
-    assert asked(lambda: ready.sender.send(b"more")) == _core.EVENT_FULL
+    assert asked(lambda: ready.sender.send(b"more")) == "_on_full"
     assert not ready.make()  # its number is not the next one now
-    assert asked(lambda: ready.sender.send(b"more")) == _core.EVENT_FULL
+    assert asked(lambda: ready.sender.send(b"more")) == "_on_full"
 
 
 def _replaced(ready: Ready) -> None:
@@ -306,7 +315,7 @@ def test_sender_asks_where_a_watched_name_is_not_what_it_was(
     """I13: a queue whose lock file was replaced is not sent to; Python stops all writers."""
     change(ready)
     before = ready.page.read(0, 4096)
-    assert asked(lambda: ready.sender.send(b"next")) == _core.EVENT_FULL
+    assert asked(lambda: ready.sender.send(b"next")) == "_on_full"
     assert ready.page.read(0, 4096) == before
 
 
@@ -314,7 +323,7 @@ def test_sender_asks_where_another_one_has_rolled(ready: Ready) -> None:
     """M1: the page that is ready here is another process's past."""
     assert ready.make()
     _core.set_tail(ready.sender.meta, (3, 64, 0, 5, 0))
-    assert asked(lambda: ready.sender.send(b"next")) == _core.EVENT_MOVED
+    assert asked(lambda: ready.sender.send(b"next")) == "_on_moved"
     assert ready.page.read(0, 64) == bytes(64)
 
 
@@ -337,7 +346,7 @@ def test_page_that_cannot_be_the_next_one_is_not_ready(
         ready.make(**change)
     for number in (0, 1, 3):
         assert not ready.make(number=number)
-    assert asked(lambda: ready.sender.send(b"next")) == _core.EVENT_FULL
+    assert asked(lambda: ready.sender.send(b"next")) == "_on_full"
     assert ready.make()
     assert ready.sender.send(b"next") == 1
 

@@ -104,7 +104,7 @@ def test_a_replaced_file_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(data)
         path.chmod(0o600)
         with pytest.raises(errors.LockReplaced):
-            group._check_place()
+            group._on_place()
         with pytest.raises(errors.ClosedError):
             group.claim(timeout=0)
         with pytest.raises(errors.CorruptMeta, match="put there"):

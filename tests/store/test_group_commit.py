@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support import LONG, SMALL, SOON, end, flush_and_hang, ready, start, until, until_asleep
 
-from pagequeue import FlushTimeout, Queue, SyncFailed, _core
+from pagequeue import FlushTimeout, Queue, SyncFailed
 from pagequeue import format as fmt
 from pagequeue.meta.meta_file import field_of
 from pagequeue.store.flush import WAIT_NS
@@ -116,14 +116,13 @@ def test_follower_that_is_covered_never_enters_python(
     """The core wakes it, checks the durable mark and returns; only a leader calls Python."""
     gate = Gate(monkeypatch)
     asked: list[int] = []
-    on_event = type(queue.producer())._on_event
+    on_sync = type(queue.producer())._on_sync
 
-    def counted(self: Producer, event: int, value: int) -> bool:
-        if event == _core.EVENT_SYNC:
-            asked.append(value)
-        return on_event(self, event, value)
+    def counted(self: Producer, end_sequence: int) -> None:
+        asked.append(end_sequence)
+        on_sync(self, end_sequence)
 
-    monkeypatch.setattr("pagequeue.send.producer.Producer._on_event", counted)
+    monkeypatch.setattr("pagequeue.send.producer.Producer._on_sync", counted)
     leader = Sending(lambda: queue.producer().send(b"l"))
     assert gate.entered.acquire(timeout=LONG)
     waiting = followers(queue, 1)

@@ -27,7 +27,8 @@ from pagequeue.bulk.staged_pages import Staging, stage
 from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.columns.inputs import bytes_of, check_count
 from pagequeue.page.fragments import fragment_count, fragment_rooms
-from pagequeue.send.producer import Producer, overtaken
+from pagequeue.send.producer import Producer
+from pagequeue.send.refusals import overtaken
 from pagequeue.util.closing import finalizer
 from pagequeue.util.state_lock import HOLDER, StateLock
 

@@ -49,8 +49,8 @@ from pagequeue.meta.ledger import (
 )
 from pagequeue.page.page import map_plain
 from pagequeue.receive.replay import Replay
-from pagequeue.send.async_send import LOSSES_MIN, ROOM_SECONDS, starved
-from pagequeue.send.producer import overtaken
+from pagequeue.send.async_send import LOSSES_MIN, ROOM_SECONDS
+from pagequeue.send.refusals import overtaken, starved
 from pagequeue.store.pending_commit import (
     Record,
     read_publishing,

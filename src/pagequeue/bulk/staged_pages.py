@@ -31,7 +31,7 @@ from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
 from pagequeue.page.page import map_file
-from pagequeue.send.producer import record_size
+from pagequeue.send.refusals import record_size
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.side_by_side import side_by_side
 

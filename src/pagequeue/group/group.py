@@ -45,29 +45,6 @@ GROW_AGAIN_SECONDS = 5.0
 WARN_SECONDS = 60.0
 """The least time between two warnings of one handle that dead letters cannot be written."""
 EXPIRED_REMEDY = "open the group with on_expired='skip', which continues at {head}, the head"
-REFUSALS: Final[dict[int, tuple[type[errors.PageQueueError], str, str]]] = {
-    _core.EVENT_SETTLED: (
-        errors.UsageError,
-        "this claim of message {value} was already acknowledged or given back",
-        "acknowledge or give back each claim once",
-    ),
-    _core.EVENT_STALLED: (
-        errors.LockTimeout,
-        "another process held the group's lock for {seconds:g} s",
-        "call again, and find the stopped process that has the group open",
-    ),
-    _core.EVENT_NO_LOCK: (
-        errors.SystemLimit,
-        "acquiring the group's lock failed (error {value})",
-        "see the system's log",
-    ),
-    _core.EVENT_FORKED: (
-        errors.ForkedError,
-        "this group belongs to the parent process",
-        "open the queue in the child",
-    ),
-    _core.EVENT_CLOSED: (errors.ClosedError, "this group is closed", "open it again"),
-}
 
 
 class Group(_core.Claims, Closing):
@@ -497,24 +474,26 @@ class Group(_core.Claims, Closing):
     def _check(self) -> None:
         self._store.check_process("group")
         if self._closed:
-            self._on_event(_core.EVENT_CLOSED, 0)
+            self._on_closed()
 
-    def _on_event(self, event: int, value: int) -> bool:
-        """Handle an event of the core; True = retry, False = no message is available yet."""
-        if event == _core.EVENT_MOVED:
-            return self._move()
-        if event == _core.EVENT_IDLE:
-            return self._release_dead_owners()
-        if event == _core.EVENT_DAMAGED:
-            return self._damaged()
-        if event == _core.EVENT_TABLE_FULL:
-            return self._grow(value)
-        if event == _core.EVENT_PLACE:
-            self._check_place()
-            return False
-        raise refusal(self._store.folder.path, self._group_file, event, value)
+    def _on_place(self) -> None:
+        """Raise if the queue's directory, or the group's file, is not what its name leads to."""
+        folder = self._store.folder
+        folder.check()
+        name = fmt.cursor_name(self._store.prefix, self.name)
+        if folder.identity(name) != self._owner_lock.identity():
+            self._leave()
+            raise errors.LockReplaced(
+                "the group's file was replaced or removed while it was open, so that other "
+                "processes may have claimed the same messages",
+                path=self._group_file.path,
+                remedy="close the group everywhere, then open it again",
+            )
 
-    def _grow(self, seen: int) -> bool:
+    def _on_idle(self) -> bool:
+        return self._release_dead_owners()
+
+    def _on_table_full(self, seen: int) -> bool:
         """Double the table, of which so many records were seen in use; False: not possible now."""
         if time.monotonic() < self._grow_from:
             return False
@@ -526,7 +505,68 @@ class Group(_core.Claims, Closing):
             log.warning("%s: group %r: %s", self._store.folder.path, self.name, error)
             return False
 
-    def _move(self) -> bool:
+    def _on_beyond(self) -> None:
+        raise errors.SystemLimit(
+            "another process made the group's table larger than this one has mapped, because its "
+            "address space is limited",
+            path=self._group_file.path,
+            remedy="raise the limit (`ulimit -v`), then open the group again",
+        )
+
+    def _on_timeout(self, waited_ns: int) -> None:
+        raise nothing_received(self._store.folder.path, self._group_file, waited_ns)
+
+    def _on_lost(self) -> None:
+        file = self._group_file
+        raise lost_meta(file.path, file.region.lost_at)
+
+    def _on_no_lock(self, number: int) -> None:
+        file = self._group_file
+        if not _core.LOCK_NEEDS_FD:  # its content is wrong
+            cut = truncated_meta(file.path, file.size_bytes)
+            raise cut or file.corrupt(MUTEX_AT, "its lock was overwritten")
+        raise errors.SystemLimit(
+            f"acquiring the group's lock failed (error {number})",
+            path=self._store.folder.path,
+            remedy="see the system's log",
+        )
+
+    def _on_lease_lost(self, sequence: int) -> None:
+        raise errors.LeaseLost(
+            f"the claim of message {sequence} is not live any more: its lease ended or the message "
+            "was given to another worker",
+            path=self._store.folder.path,
+            sequence=sequence,
+            remedy="claim again, and extend the claims of long work",
+        )
+
+    def _on_settled(self, sequence: int) -> None:
+        raise errors.UsageError(
+            f"this claim of message {sequence} was already acknowledged or given back",
+            path=self._store.folder.path,
+            remedy="acknowledge or give back each claim once",
+        )
+
+    def _on_stalled(self, waited_ns: int) -> None:
+        raise errors.LockTimeout(
+            f"another process held the group's lock for {waited_ns / 1e9:g} s",
+            path=self._store.folder.path,
+            remedy="call again, and find the stopped process that has the group open",
+        )
+
+    def _on_forked(self) -> None:
+        raise errors.ForkedError(
+            "this group belongs to the parent process",
+            path=self._store.folder.path,
+            remedy="open the queue in the child",
+        )
+
+    def _on_closed(self) -> None:
+        raise errors.ClosedError(
+            "this group is closed", path=self._store.folder.path, remedy="open it again"
+        )
+
+    def _on_moved(self) -> bool:
         """Map the page of the next new message, and set its position."""
         store = self._store
         sequence, number, position = self._next()
@@ -577,7 +617,7 @@ class Group(_core.Claims, Closing):
         self._place(place.sequence, place.page.number, place.position, is_missed)
         return True
 
-    def _damaged(self) -> bool:
+    def _on_damaged(self, _: int) -> bool:
         """Raise the damage at the next new message, unless that message has moved since."""
         store = self._store
         sequence, number, position = self._next()
@@ -753,57 +793,9 @@ class Group(_core.Claims, Closing):
                 released += self._release(owner)
         return released > 0
 
-    def _check_place(self) -> None:
-        """Raise if the queue's directory, or the group's file, is not what its name leads to."""
-        folder = self._store.folder
-        folder.check()
-        name = fmt.cursor_name(self._store.prefix, self.name)
-        if folder.identity(name) != self._owner_lock.identity():
-            self._leave()
-            raise errors.LockReplaced(
-                "the group's file was replaced or removed while it was open, so that other "
-                "processes may have claimed the same messages",
-                path=self._group_file.path,
-                remedy="close the group everywhere, then open it again",
-            )
 
-
-def refusal(path: str, file: GroupTable, event: int, value: int) -> errors.PageQueueError:
-    """Return the error for an event that the handle does not resolve.
-
-    Args:
-        path: of the queue.
-        file: of the group.
-        event: one of the core's.
-        value: of the event.
-    """
-    if event == _core.EVENT_TIMEOUT:
-        return _nothing_received(path, file, value)
-    if event == _core.EVENT_LOST:
-        return lost_meta(file.path, file.region.lost_at)
-    if event == _core.EVENT_NO_LOCK and not _core.LOCK_NEEDS_FD:  # its content is wrong
-        cut = truncated_meta(file.path, file.size_bytes)
-        return cut or file.corrupt(MUTEX_AT, "its lock was overwritten")
-    if event == _core.EVENT_BEYOND:
-        return errors.SystemLimit(
-            "another process made the group's table larger than this one has mapped, because its "
-            "address space is limited",
-            path=file.path,
-            remedy="raise the limit (`ulimit -v`), then open the group again",
-        )
-    if event == _core.EVENT_LEASE_LOST:
-        return errors.LeaseLost(
-            f"the claim of message {value} is not live any more: its lease ended or the message "
-            "was given to another worker",
-            path=path,
-            sequence=value,
-            remedy="claim again, and extend the claims of long work",
-        )
-    kind, text, remedy = REFUSALS[event]
-    return kind(text.format(value=value, seconds=value / 1e9), path=path, remedy=remedy)
-
-
-def _nothing_received(path: str, file: GroupTable, value: int) -> errors.NothingReceived:
+def nothing_received(path: str, file: GroupTable, waited_ns: int) -> errors.NothingReceived:
+    """Return the error for a claim for which no message came in time."""
     most = min(file.capacity, file.limit)
     if file.region.load_half(file.OUTSTANDING) >= most:
         return errors.TooManyClaims(
@@ -812,5 +804,5 @@ def _nothing_received(path: str, file: GroupTable, value: int) -> errors.Nothing
             remedy="acknowledge some, or open the group with more capacity",
         )
     return errors.NothingReceived(
-        f"no message to claim within {value / 1e9:g} s", path=path, remedy="call again"
+        f"no message to claim within {waited_ns / 1e9:g} s", path=path, remedy="call again"
     )

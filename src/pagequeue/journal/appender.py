@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagequeue import _core, errors
+from pagequeue import errors
 from pagequeue.send.producer import Producer
 
 
@@ -11,15 +11,9 @@ class Appender(Producer):
 
     __slots__ = ()
 
-    def _on_event(self, event: int, value: int) -> bool:
-        """Resolve what the core cannot, as every producer.
-
-        Raises:
-            Overtaken: with less text, because there can be many, and the journal catches them.
-        """
-        if event == _core.EVENT_OVERTAKEN:
-            raise errors.Overtaken("another handle appended first", tail_sequence=value)
-        return super()._on_event(event, value)
+    def _on_overtaken(self, tail_sequence: int) -> None:
+        """Raise Overtaken, with less text: there can be many, and the journal catches them."""
+        raise errors.Overtaken("another handle appended first", tail_sequence=tail_sequence)
 
     def flush_sent(self, end_sequence: int) -> None:
         """Flush all entries below a sequence, which were appended.

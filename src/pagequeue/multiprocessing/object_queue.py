@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from pagequeue import _core, errors
+from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.maintenance.retention import Retention
 from pagequeue.meta.group_table import GroupTable
@@ -59,10 +59,8 @@ class ObjectProducer(Producer):
 
     __slots__ = ()
 
-    def _on_event(self, event: int, value: int) -> bool:
-        if event == _core.EVENT_OVER_LIMIT:
-            raise Full
-        return super()._on_event(event, value)
+    def _on_over_limit(self) -> None:
+        raise Full
 
 
 class ObjectQueue:
@@ -156,7 +154,7 @@ class ObjectQueue:
         now = time.monotonic()
         if now - self._checked_at > CHECK_SECONDS:
             self._checked_at = now
-            self.group._check_place()  # noqa: SLF001 - one package
+            self.group._on_place()  # noqa: SLF001 - one package
 
     def forget(self) -> None:
         """In a forked child, close the descriptor that would keep the parent's lock."""

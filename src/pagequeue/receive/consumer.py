@@ -1,7 +1,7 @@
 """PageReader and Consumer: read messages in order, without a lock and without writing to any page.
 
-The hot path is the core's `Reader`. The core passes to `_on_event` all that it cannot resolve: the
-next page, damage, timeouts.
+The hot path is the core's `Reader`. What it cannot resolve (the
+next page, damage, timeouts) it leaves to the methods `_on_...`.
 """
 
 from __future__ import annotations
@@ -71,49 +71,38 @@ class PageReader(_core.Reader, Closing):
         region = place.page.ready(place.position)
         self._enter(region, place.page.number, place.position, place.sequence)
 
-    def _on_event(self, event: int, value: int) -> bool:
-        """Resolve what the core cannot; True: the core continues, False: no message exists yet."""
-        store = self._store
-        if event == _core.EVENT_PAGE_END:
-            return self._turn()
-        if event == _core.EVENT_UNFILLED:
-            return self._fill(value)
-        if event == _core.EVENT_DAMAGED:
-            return self._damaged(value)
-        if event == _core.EVENT_LOST:
-            raise self._lost()
-        if event == _core.EVENT_LIMIT:
-            return self._lift_limit()
-        if event == _core.EVENT_PLACE:
-            store.folder.check()
-            return False
-        raise self._refusal(event, value)
+    # --- events of the core; False: there is no message -------------------------------------------
 
-    def _refusal(self, event: int, value: int) -> errors.PageQueueError:
-        """Return the error for an event that cannot be resolved."""
+    def _on_place(self) -> None:
+        self._store.folder.check()
+
+    def _on_timeout(self, waited_ns: int) -> None:
         path = self._store.folder.path
-        if event == _core.EVENT_TIMEOUT and self._kind == "replay":
-            return errors.NothingReceived(
+        if self._kind == "replay":
+            raise errors.NothingReceived(
                 "this replay has ended", path=path, remedy="make another one"
             )
-        if event == _core.EVENT_TIMEOUT:
-            return errors.NothingReceived(
-                f"no message within {value / 1e9:g} s", path=path, remedy="call again"
-            )
-        if event == _core.EVENT_FORKED:
-            return errors.ForkedError(
-                f"this {self._kind} belongs to the parent process",
-                path=path,
-                remedy="open the queue in the child",
-            )
-        if event == _core.EVENT_BUSY:
-            return errors.ConcurrentUse(
-                f"another thread is inside this {self._kind}",
-                path=path,
-                remedy="give each thread its own",
-            )
-        return errors.ClosedError(
-            f"this {self._kind} is closed", path=path, remedy="make another one"
+        raise errors.NothingReceived(
+            f"no message within {waited_ns / 1e9:g} s", path=path, remedy="call again"
+        )
+
+    def _on_forked(self) -> None:
+        raise errors.ForkedError(
+            f"this {self._kind} belongs to the parent process",
+            path=self._store.folder.path,
+            remedy="open the queue in the child",
+        )
+
+    def _on_busy(self) -> None:
+        raise errors.ConcurrentUse(
+            f"another thread is inside this {self._kind}",
+            path=self._store.folder.path,
+            remedy="give each thread its own",
+        )
+
+    def _on_closed(self) -> None:
+        raise errors.ClosedError(
+            f"this {self._kind} is closed", path=self._store.folder.path, remedy="make another one"
         )
 
     def _large(
@@ -135,7 +124,7 @@ class PageReader(_core.Reader, Closing):
             message.load()
         return message
 
-    def _turn(self) -> bool:
+    def _on_page_end(self) -> bool:
         """Continue in the next page."""
         if self._store.awaits_recovery and self._page_number >= self._store.tail.page_number:
             return False
@@ -161,7 +150,7 @@ class PageReader(_core.Reader, Closing):
         self._store.pages.passed(page.number - 1, old)
         return True
 
-    def _fill(self, position: int) -> bool:
+    def _on_unfilled(self, position: int) -> bool:
         """Decompress the next block of a compressed page."""
         region = self._region
         filler = None if region is None else region.filler
@@ -171,16 +160,16 @@ class PageReader(_core.Reader, Closing):
             and filler.fill(region, position)
         ):
             return True
-        return self._damaged(_core.READ_NOTHING)  # the block exists, the message does not
+        return self._on_damaged(_core.READ_NOTHING)  # the block exists, the message does not
 
-    def _lift_limit(self) -> bool:
+    def _on_limit(self) -> bool:
         """Continue after the valid prefix, once a writer has recovered the queue."""
         if self._store.awaits_recovery:
             return False
         self._limit(NO_END)
         return True
 
-    def _damaged(self, found: int) -> bool:
+    def _on_damaged(self, found: int) -> bool:
         """Raise, unless this is the torn tail of a queue that is not recovered yet."""
         store = self._store
         if store.awaits_recovery and self.sequence >= store.tail.sequence:
@@ -201,13 +190,13 @@ class PageReader(_core.Reader, Closing):
             remedy=REMEDY,
         )
 
-    def _lost(self) -> errors.DamageError:
-        """Return the error for a page or a write meta that was truncated under its map."""
+    def _on_lost(self) -> None:
+        """Raise the error for a page or a write meta that was truncated under its map."""
         page, meta = self._region, self._store.write_meta
         if page is None or not page.broken:
-            return lost_meta(meta.path, meta.region.lost_at)
+            raise lost_meta(meta.path, meta.region.lost_at)
         name = fmt.page_name(self._store.prefix, self._page_number)
-        return lost_page(self._store.folder.full(name), page.lost_at, self.sequence)
+        raise lost_page(self._store.folder.full(name), page.lost_at, self.sequence)
 
     def _batch(
         self, limit_count: int, timeout: float | None, bytes_max: int = fmt.READ_BYTES_MAX
@@ -290,9 +279,9 @@ class Consumer(PageReader):
         self._is_passed = True
         self._limit(sequence)
 
-    def _turn(self) -> bool:
+    def _on_page_end(self) -> bool:
         try:
-            return super()._turn()
+            return super()._on_page_end()
         except errors.Expired:
             return self._expire()
 
@@ -307,8 +296,8 @@ class Consumer(PageReader):
             self._expire()
             return None
 
-    def _lift_limit(self) -> bool:
-        return self._expire() if self._is_passed else super()._lift_limit()
+    def _on_limit(self) -> bool:
+        return self._expire() if self._is_passed else super()._on_limit()
 
     def _expire(self) -> bool:
         """Continue at the head, and count the missed messages, with `on_expired="skip"`.
@@ -413,9 +402,9 @@ class Consumer(PageReader):
                 return
         store.check_process(self._kind)
         if self._closed:
-            self._on_event(_core.EVENT_CLOSED, 0)
+            self._on_closed()
         if self._busy:
-            self._on_event(_core.EVENT_BUSY, 0)
+            self._on_busy()
         if (since is not None) + (sequence is not None) + bool(latest) > 1:
             raise errors.InvalidOption(
                 "since, sequence and latest exclude each other", remedy="give one of them"
@@ -444,7 +433,7 @@ class Consumer(PageReader):
             5
         """
         if self._closed:
-            self._on_event(_core.EVENT_CLOSED, 0)
+            self._on_closed()
         return max(0, self._store.tail.sequence - self.sequence)
 
     # --- asyncio ----------------------------------------------------------------------------------

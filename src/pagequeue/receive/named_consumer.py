@@ -144,7 +144,7 @@ class NamedConsumer(Consumer):
         now = store.clock()
         if not 0 <= now - self._checked_at < CHECK_NS:
             self._checked_at = now
-            self._check_place()
+            self._on_place()
         # Dies between: the place is right, the time is that of the previous acknowledgement.
         region.store(NEXT, wanted)
         region.store(LAST_ACK, now)
@@ -152,13 +152,7 @@ class NamedConsumer(Consumer):
         if durable:
             self._cursor.sync()
 
-    def _on_event(self, event: int, value: int) -> bool:
-        if event == _core.EVENT_PLACE:
-            self._check_place()
-            return False
-        return super()._on_event(event, value)
-
-    def _check_place(self) -> None:
+    def _on_place(self) -> None:
         """Raise if the queue's directory, or the cursor, is not what its name leads to."""
         self._store.folder.check()
         if hasattr(self, "_cursor"):
@@ -217,9 +211,9 @@ class NamedConsumer(Consumer):
         """Raise if this handle cannot be used now, by this thread."""
         self._store.check_process(self._kind)
         if self._closed:
-            self._on_event(_core.EVENT_CLOSED, 0)
+            self._on_closed()
         if self._busy:
-            self._on_event(_core.EVENT_BUSY, 0)
+            self._on_busy()
 
     def close(self) -> None:
         """Unmap the page and release the name; closing again has no effect.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from pagequeue import _core, errors
+from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.receive.pace import NS_PER_S, Pace
 from pagequeue.receive.replay import Replay
@@ -104,7 +104,7 @@ class PacedReplay(Replay):
         timeout = check_timeout(timeout)
         held = self._hold()
         if held is None:
-            self._on_event(_core.EVENT_TIMEOUT, 0)
+            self._on_timeout(0)
         elif not self._await_due(held[self._at].timestamp, timeout):
             raise errors.NothingReceived(
                 f"the next message is not due within {timeout:g} s",
@@ -125,7 +125,7 @@ class PacedReplay(Replay):
     ) -> Batch | None:
         """Return the messages that are held; read more if all were returned; None: the end."""
         if self._closed:
-            self._on_event(_core.EVENT_CLOSED, 0)
+            self._on_closed()
         self._store.check_process(self._kind)
         if self._held is None or self._at >= len(self._held):
             try:
@@ -146,7 +146,7 @@ class PacedReplay(Replay):
                     return False
             pace.sleep(left / NS_PER_S, self._ended)
             if self._closed:
-                self._on_event(_core.EVENT_CLOSED, 0)
+                self._on_closed()
         return True
 
     def _batch(

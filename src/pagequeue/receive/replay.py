@@ -113,8 +113,8 @@ class Replay(PageReader):
         """
         return self._store.holds_over(size_bytes, sequence)
 
-    def _turn(self) -> bool:
-        has_turned = super()._turn()
+    def _on_page_end(self) -> bool:
+        has_turned = super()._on_page_end()
         self._populate_ahead()
         return has_turned
 

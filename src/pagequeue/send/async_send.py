@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pagequeue import _core, errors
+from pagequeue.send.refusals import starved
 from pagequeue.wait.coroutine import Turns, check_timeout, let_others_run
 
 if TYPE_CHECKING:
@@ -37,35 +38,26 @@ Many: TypeAlias = "Iterable[Buffer] | Any"
 Times: TypeAlias = "Iterable[int] | Any"
 LOSSES_MIN: Final = 16
 """As the core's: a call loses so many pages to other senders whatever its timeout."""
-LOST: Final = {_core.EVENT_FULL: 1, _core.EVENT_STARVED: LOSSES_MIN}
+FULL: Final = "_on_full"
+STARVED: Final = "_on_starved"
+LOST: Final = {FULL: 1, STARVED: LOSSES_MIN}
 """How many pages a call has lost, by event."""
-LARGE: Final = -1
+LARGE: Final = ""
 """In place of an event: the messages take several pages, and all of sending them may block."""
 ROOM_SECONDS: Final = 0.05
 """The longest wait for room in a thread, which only the first coroutine of a line makes."""
-
-
-def starved(path: str, seconds: float) -> errors.QueueFull:
-    """Return the error for a sender whose timeout is over, and who always lost the next page."""
-    return errors.QueueFull(
-        f"other senders filled or sealed each page first, for {seconds:.3g} s, so the message was "
-        "not sent",
-        path=path,
-        held_by=(),
-        remedy="send again, with a longer timeout or larger pages",
-    )
 
 
 class Deferred(Exception):
     """What has to be done before a send can continue, and may block.
 
     Attributes:
-        event: of the core.
+        event: the method for an event of the core.
         value: of the event.
         page_number: of the page that was active for the producer.
     """
 
-    def __init__(self, event: int, value: int, page_number: int) -> None:
+    def __init__(self, event: str, value: int, page_number: int) -> None:
         self.event = event
         self.value = value
         self.page_number = page_number
@@ -87,16 +79,15 @@ class DeferredEvents:
         self.sync_up_to: dict[int, int] = {}
         self.turns: Turns = Turns()
 
-    def defer(self, event: int, value: int, page_number: int) -> bool:
+    def defer(self, event: str, value: int, page_number: int) -> None:
         """Note a flush that is due: the message is sent.
 
         Raises:
             Deferred: the event must be resolved before the message can be sent.
         """
-        if event != _core.EVENT_SYNC:
+        if event != "_on_sync":
             raise Deferred(event, value, page_number)
         self.sync_up_to[threading.get_ident()] = value
-        return True
 
     def check(self) -> None:
         """Raise JobCancelled if this thread sends for a task that was cancelled."""
@@ -113,7 +104,7 @@ class Sending(Protocol):
     @property
     def _deferred(self) -> DeferredEvents: ...
     def _roll_from(self, number: int, deadline: float, check: Callable[[], None]) -> object: ...
-    def _reserve_blocks(self, frames_bytes: int) -> None: ...
+    def _on_unreserved(self, frames_bytes: int) -> None: ...
     def _check_open(self) -> None: ...
     def _check_whole(self) -> None: ...
     def _sent_already(self) -> AbstractContextManager[None]: ...
@@ -154,7 +145,7 @@ async def send_from_loop(
             losses += LOST[deferred.event]
             if losses > LOSSES_MIN and now > deadline:
                 raise starved(producer._store.folder.path, now - began)
-            if deferred.event == _core.EVENT_STARVED:
+            if deferred.event == STARVED:
                 await let_others_run()
                 continue
         what = (id(producer), deferred.event, deferred.value, deferred.page_number)
@@ -243,11 +234,11 @@ def _resolve(
         producer._check_open()
         job.check()
 
-    if deferred.event == _core.EVENT_FULL:
+    if deferred.event == FULL:
         deadline = producer._store.limits.deadline(timeout)
         producer._roll_from(deferred.page_number, deadline, check)
-    elif deferred.event == _core.EVENT_UNRESERVED:
-        producer._reserve_blocks(deferred.value)
+    elif deferred.event == "_on_unreserved":
+        producer._on_unreserved(deferred.value)
     else:
         producer._store.flusher.resume()
 

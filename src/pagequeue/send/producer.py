@@ -1,14 +1,13 @@
 """Producer: sends messages, and makes them durable.
 
-The hot path is the core's `Writer.send`. The core passes to `_on_event` all that it cannot resolve:
-another page is active, the page is full, a sync failed, a payload is refused.
+The hot path is the core's `Writer.send`. What it cannot resolve (another page is active, the page
+is full, a sync failed, a payload is refused) it leaves to the methods `_on_...`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 import weakref
@@ -26,16 +25,16 @@ from pagequeue.columns.inputs import (
     items_of,
     times_of,
 )
-from pagequeue.meta.meta_file import field_of, lost_meta, truncated_meta
+from pagequeue.meta.meta_file import lost_meta
 from pagequeue.meta.write_meta import Tail
-from pagequeue.page.page import FIRST_SEQUENCE_AT, lost_page
-from pagequeue.send import async_send
-from pagequeue.send.async_send import LARGE, Deferred, DeferredEvents, starved
+from pagequeue.page.page import FIRST_SEQUENCE_AT
+from pagequeue.send import async_send, refusals
+from pagequeue.send.async_send import LARGE, Deferred, DeferredEvents
 from pagequeue.store.sealed import sealed_page
 from pagequeue.system.file_lock import LivenessLock
-from pagequeue.system.os_errors import raise_typed
 from pagequeue.util import arguments
 from pagequeue.util.closing import Closing
+from pagequeue.util.timestamps import NS_PER_S
 from pagequeue.util.weakly import weakly
 from pagequeue.wait.coroutine import check_timeout
 
@@ -66,12 +65,9 @@ FAST_AHEAD_BYTES: Final = 24 << 20
 """The same for a fast producer: enough to last while the next page is created."""
 FAST_BYTES_PER_S: Final = 40 << 20
 PAUSE_SECONDS: Final = 0.0005
-NS_PER_S: Final = 1e9
 SAMPLE: Final = 64
 """So many payloads of a batch say whether it is likely to need several pages."""
 NS_MAX: Final = 2**62
-LATE: Final = {_core.EVENT_STARVED, _core.EVENT_OVERTAKEN}
-SIZES: Final = {_core.EVENT_TOO_LARGE, _core.EVENT_BATCH_TOO_LARGE, _core.EVENT_WRONG_SIZE}
 
 
 class Producer(_core.Writer, Closing, Generic[Sent]):
@@ -241,7 +237,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         if sent is None:
             tail = self._store.tail.sequence
             if at is not None and at != tail:
-                raise overtaken(self._store, tail)
+                raise refusals.overtaken(self._store, tail)
             return range(tail, tail)
         first, count = sent
         return range(first, first + count)
@@ -319,7 +315,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
     def _bulk(self) -> BulkSending:
         bulk: BulkSending | None = self._store.bulk
         if bulk is None:
-            raise _too_large(self._store)
+            raise refusals.too_large(self._store)
         return bulk
 
     def open(self, *, timestamp: int | None = None) -> PayloadWriter:
@@ -347,7 +343,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         """
         self._check_open()
         if self._record_bytes:
-            raise record_size(self._store, 0)
+            raise refusals.record_size(self._store, 0)
         if timestamp is not None:
             timestamp = arguments.timestamp("timestamp", timestamp)
         file = self._bulk().open(self, self._store, timestamp, synced=self._syncs)
@@ -355,7 +351,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         # Registered before the check: closing has seen the file, or the check sees the closing.
         if self._closed:
             file.abandon()
-            raise self._closed_error()
+            raise refusals.closed(self._store)
         return file
 
     def _flush_if_asked(self, end_sequence: int) -> None:
@@ -566,7 +562,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         store = self._store
         with store.folder.descriptor:
             if store.write_meta.failed_errno:
-                self._on_event(_core.EVENT_FAILED, 0)
+                store.flusher.resume()
             wanted = None if check is None else partial(self._check_wanted, check)
             deadline = store.limits.deadline(timeout)
             while (tail := store.tail).count > 0:
@@ -593,46 +589,69 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         """Raise unless this process may use the producer."""
         self._store.check_process("producer")
         if self._closed:
-            raise self._closed_error()
+            raise refusals.closed(self._store)
 
-    def _closed_error(self) -> errors.ClosedError:
-        """Return the error for a closed producer.
+    def _on_moved(self) -> None:
+        self._move()
 
-        Raises:
-            QueueReplaced: it was closed because a name leads elsewhere.
-        """
-        if self._store.folder.is_replaced:
-            self._store.folder.check()
-        return errors.ClosedError(
-            "this producer is closed",
-            path=self._store.folder.path,
-            remedy="make another one with queue.producer()",
-        )
+    def _on_full(self, blocked_ns: int) -> None:
+        """Roll; the call may be blocked for so long."""
+        self._roll_from(self._page_number, time.monotonic() + blocked_ns / NS_PER_S)
 
-    def _on_event(self, event: int, value: int) -> bool:
-        """Resolve what the core cannot; True: the core tries again."""
-        if event == _core.EVENT_SYNC:
-            self._flush_sent(value)
-        elif event == _core.EVENT_AHEAD:
-            with contextlib.suppress(errors.ClosedError):  # the message is sent
-                self._on_ahead(value)
-        elif event == _core.EVENT_PLACE:
-            self._store.folder.check()
-        elif event == _core.EVENT_MOVED:
-            self._move()
-        elif event == _core.EVENT_FULL:  # the value is how long this call may still be blocked
-            self._roll_from(self._page_number, time.monotonic() + value / NS_PER_S)
-        elif event == _core.EVENT_UNRESERVED:
-            self._reserve_blocks(value)
-        elif event == _core.EVENT_FAILED:
-            self._store.flusher.resume()
-        else:
-            raise self._refusal(event, value)
-        return True
+    def _on_failed(self) -> None:
+        self._store.flusher.resume()
 
-    def _defer(self, event: int, value: int) -> bool:
+    def _on_place(self) -> None:
+        self._store.folder.check()
+
+    def _on_sync(self, end_sequence: int) -> None:
+        self._flush_sent(end_sequence)
+
+    def _on_closed(self) -> None:
+        raise refusals.closed(self._store)
+
+    def _on_forked(self) -> None:
+        raise refusals.forked(self._store)
+
+    def _on_too_large(self, size_bytes: int) -> None:
+        if self._record_bytes:
+            raise refusals.record_size(self._store, size_bytes)
+        raise refusals.too_large(self._store)
+
+    def _on_batch_too_large(self, _: int) -> None:
+        raise refusals.too_large(self._store)
+
+    def _on_wrong_size(self, size_bytes: int) -> None:
+        raise refusals.record_size(self._store, size_bytes)
+
+    def _on_old_timestamp(self, timestamp: int) -> None:
+        raise refusals.old_timestamp(self._store, timestamp)
+
+    def _on_overtaken(self, tail_sequence: int) -> None:
+        raise refusals.overtaken(self._store, tail_sequence)
+
+    def _on_starved(self, waited_ns: int) -> None:
+        raise refusals.starved(self._store.folder.path, waited_ns / NS_PER_S)
+
+    def _on_stalled(self, waited_ns: int) -> None:
+        raise refusals.stalled(self._store, waited_ns)
+
+    def _on_lost(self) -> None:
+        self._follow()
+        raise refusals.lost(self._store, self._page)
+
+    def _on_no_lock(self, number: int) -> None:
+        raise refusals.no_lock(self._store, number)
+
+    def _on_exhausted(self) -> None:
+        raise refusals.exhausted(self._store)
+
+    def _on_damaged(self, _: int) -> None:
+        raise self._damaged()
+
+    def _defer(self, event: str, value: int) -> None:
         """Leave what may block to others: this is an event loop's thread."""
-        return self._deferred.defer(event, value, self._page_number)
+        self._deferred.defer(event, value, self._page_number)
 
     def _flush_sent(self, end_sequence: int) -> None:
         """Flush after a send: the message is sent, so no error may read as if it was not."""
@@ -664,64 +683,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._follow()
         page = self._page
         if self._store.write_meta.region.broken or (page is not None and page.region.broken):
-            raise self._lost(page)
-
-    def _lost(self, page: WritablePage | None) -> errors.DamageError:
-        store = self._store
-        meta = store.write_meta
-        if page is None or meta.region.broken or not page.region.broken:
-            return lost_meta(meta.path, meta.region.lost_at)
-        path = store.folder.full(fmt.page_name(store.prefix, page.number))
-        return lost_page(path, page.region.lost_at)
-
-    def _refusal(self, event: int, value: int) -> errors.PageQueueError:
-        """Return the error for an event that cannot be resolved.
-
-        Raises:
-            SystemLimit: the system refused a lock for another reason than the file's content.
-        """
-        store = self._store
-        path = store.folder.path
-        error: errors.PageQueueError
-        if event == _core.EVENT_CLOSED:
-            error = self._closed_error()
-        elif event == _core.EVENT_FORKED:
-            error = errors.ForkedError(
-                "this producer belongs to the parent process",
-                path=path,
-                remedy="open the queue in the child",
-            )
-        elif event in SIZES:
-            error = _wrong_size(store, event, value, self._record_bytes)
-        elif event == _core.EVENT_OLD_TIMESTAMP:
-            last = store.tail.last_timestamp
-            error = errors.TimestampOrder(
-                f"timestamp {value} is earlier than the last one, {last}",
-                path=path,
-                last_timestamp=last,
-                remedy="send history in order of time, or to a queue of its own",
-            )
-        elif event in LATE:
-            error = _late(store, event, value)
-        elif event == _core.EVENT_STALLED:
-            error = errors.LockTimeout(
-                f"the writers' lock was held for {value / 1e9:g} s",
-                path=path,
-                remedy="look for a stopped process that has the queue open (continue or kill it), "
-                "then call again",
-            )
-        elif event == _core.EVENT_LOST:
-            self._follow()
-            error = self._lost(self._page)
-        elif event == _core.EVENT_NO_LOCK:
-            error = _no_lock(store, value)
-        elif event == _core.EVENT_EXHAUSTED:
-            error = errors.SequencesExhausted(
-                "no sequence is left", path=path, remedy="start a new queue"
-            )
-        else:
-            error = self._damaged()
-        return error
+            raise refusals.lost(self._store, page)
 
     def _damaged(self) -> errors.DamageError:
         """Return the error for an active page that is not as it was written."""
@@ -771,7 +733,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             if not is_renewable:  # else the roller has it, and to wake the thread costs more
                 store.background.drop(old)
 
-    def _reserve_blocks(self, frames_bytes: int) -> None:
+    def _on_unreserved(self, frames_bytes: int) -> None:
         """Reserve blocks of the active page for so many bytes of frames.
 
         Raises:
@@ -846,7 +808,9 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
                 self._follow()
                 result = self._roll(next_page.region, store.roller.header(next_page))
                 if result == _core.APPEND_LOST:
-                    raise self._lost(next_page if next_page.region.broken else self._page)
+                    raise refusals.lost(
+                        self._store, next_page if next_page.region.broken else self._page
+                    )
                 if result not in {_core.APPEND_DONE, _core.APPEND_MOVED}:
                     raise self._damaged()
                 if result == _core.APPEND_DONE:
@@ -884,7 +848,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._move()
         result, *words = self._freeze()
         if result == _core.APPEND_LOST:
-            raise self._lost(self._page)
+            raise refusals.lost(self._store, self._page)
         if result == _core.APPEND_DAMAGED:
             raise self._damaged()
         return Tail(*words) if result == _core.APPEND_DONE else None
@@ -908,7 +872,7 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
         self._move()
         result = self._bulk_commit(page, header, words)
         if result == _core.APPEND_LOST:
-            raise self._lost(self._page)
+            raise refusals.lost(self._store, self._page)
         if result == _core.APPEND_FAILED:
             raise self._store.flusher.failed(self._store.write_meta.failed_errno)
         if result == _core.APPEND_DAMAGED or (
@@ -949,9 +913,10 @@ class Producer(_core.Writer, Closing, Generic[Sent]):
             return True
 
     def _on_ahead(self, position: int) -> None:
-        """Let the background look ahead: page faults, and the next page."""
-        if not self._store.background.submit(self._job):  # it has no thread
-            self._ahead(position + SLOW_AHEAD_BYTES)
+        """Let the background look ahead: page faults, and the next page; the message is sent."""
+        with contextlib.suppress(errors.ClosedError):
+            if not self._store.background.submit(self._job):  # it has no thread
+                self._ahead(position + SLOW_AHEAD_BYTES)
 
     def _look_ahead(self) -> None:
         """Take page faults ahead of the tail, and make the next page; called in the background."""
@@ -1073,45 +1038,6 @@ def _release(store: Store, page: WritablePage, count: int) -> None:
         page.release(count)
 
 
-# --- what a producer refuses ----------------------------------------------------------------------
-
-
-def _no_lock(store: Store, number: int) -> errors.CorruptMeta:
-    """Return the error for a writers' lock that was overwritten, or truncated away.
-
-    Raises:
-        SystemLimit: the system refused a lock for another reason than the file's content.
-    """
-    path, words = store.write_meta.path, os.strerror(number)
-    if _core.LOCK_NEEDS_FD:  # the lock is not in the file
-        raise_typed(OSError(number, words), path, "taking the writers' lock")
-    return truncated_meta(path, fmt.WRITE_META_FILE_BYTES) or errors.CorruptMeta(
-        f"the writers' lock in this file is corrupt ({words}): the file was overwritten while in "
-        "use",
-        path=path,
-        position=field_of(fmt.WRITE_META, "mutex"),
-        reason="writers' lock",
-        remedy="close the queue in all processes, then repair it, or restore the file from a copy",
-    )
-
-
-def _late(store: Store, event: int, value: int) -> errors.QueueFull | errors.Overtaken:
-    """Return the error for a sender that others were faster than."""
-    if event == _core.EVENT_STARVED:
-        return starved(store.folder.path, value / NS_PER_S)
-    return overtaken(store, value)
-
-
-def overtaken(store: Store, tail_sequence: int) -> errors.Overtaken:
-    """Return the error for a send whose sequence another one has."""
-    return errors.Overtaken(
-        f"the next sequence is {tail_sequence}, another than `at` gave, so nothing was sent",
-        path=store.folder.path,
-        tail_sequence=tail_sequence,
-        remedy="receive what others sent, decide again, and send at the next sequence",
-    )
-
-
 def _is_more(payloads: Sequence[Any], page_bytes: int) -> bool:
     """Whether payloads probably need several pages, by a sample: trying one page reads them all."""
     count = len(payloads)
@@ -1122,35 +1048,3 @@ def _is_more(payloads: Sequence[Any], page_bytes: int) -> bool:
         return False
     frame_bytes = sum(map(len, sample)) / len(sample) + fmt.FRAME_HEADER_BYTES
     return frame_bytes * count > page_bytes
-
-
-def _too_large(store: Store) -> errors.MessageTooLarge:
-    limit = fmt.payload_bytes_max(store.meta.page_bytes)
-    return errors.MessageTooLarge(
-        f"the messages do not fit into one page, which holds {limit} bytes",
-        path=store.folder.path,
-        size_bytes=limit + 1,
-        limit_bytes=limit,
-        remedy="send less at once, or create the queue with larger page_bytes",
-    )
-
-
-def record_size(store: Store, size_bytes: int) -> errors.RecordSize:
-    """Return the error for a payload that is not a record of this size."""
-    dtype, record_bytes = store.schema.dtype, store.schema.record_bytes
-    return errors.RecordSize(
-        f"a payload of {size_bytes} bytes is not a record of {record_bytes} bytes, dtype {dtype}",
-        path=store.folder.path,
-        size_bytes=size_bytes,
-        record_bytes=record_bytes,
-        remedy="send records of this dtype, or create a queue without dtype for messages of any "
-        "size",
-    )
-
-
-def _wrong_size(
-    store: Store, event: int, size_bytes: int, record_bytes: int
-) -> errors.MessageTooLarge | errors.RecordSize:
-    if event == _core.EVENT_WRONG_SIZE or (event == _core.EVENT_TOO_LARGE and record_bytes):
-        return record_size(store, size_bytes)
-    return _too_large(store)

@@ -3,7 +3,7 @@
 A queue is the directory and the files that were opened, whatever their names lead to later. What is
 made, renamed or removed goes by the open directory, so it never reaches what took its place; and
 this guard finds out that something did: whenever files are made, and twice a second for handles in
-use (`EVENT_PLACE` of the core). A directory that was only moved counts too: other processes go by
+use (the core's event `PLACE`). A directory that was only moved counts too: other processes go by
 the path, and would no longer work on the same queue.
 """
 

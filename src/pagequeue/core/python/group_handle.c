@@ -1,5 +1,5 @@
 /* Claims: one handle of a group. The table is in protocol/group_claims.c; here it is locked and
- * waited for, and cases that only Python can resolve go to its method `_on_event`.
+ * waited for, and cases that only Python can resolve go to its methods (`PQ_EVENTS`).
  *
  * The lock is tried with the GIL held, because an operation under it takes less time than taking
  * the GIL back; when it is not free at once, without it. Under the lock, only the header of the

@@ -30,22 +30,29 @@ static void forked(void) { pq_fork_count += 1; }
 
 /* --- what the objects share ------------------------------------------------------------------- */
 
-static int tell(PyObject *self, const char *method, pq_event event, int64_t value) {
-    PyObject *answer = PyObject_CallMethod(self, method, "iL", (int)event, (long long)value);
-    if (answer == NULL) {
-        return -1;
-    }
-    int more = PyObject_IsTrue(answer);
-    Py_DECREF((PyObject *)answer);
+static const struct {
+    const char *method;
+    int has_value;
+} events[] = {
+#define EVENT(name, method, has_value) {method, has_value},
+    PQ_EVENTS(EVENT)
+#undef EVENT
+};
+
+static int answered(PyObject *answer) {
+    int more = answer == NULL ? -1 : answer != Py_False;
+    Py_XDECREF(answer);
     return more;
 }
 
 int pq_event_raise(PyObject *self, pq_event event, int64_t value) {
-    return tell(self, "_on_event", event, value);
+    const char *format = events[event].has_value ? "L" : NULL;
+    return answered(PyObject_CallMethod(self, events[event].method, format, (long long)value));
 }
 
 int pq_event_defer(PyObject *self, pq_event event, int64_t value) {
-    return tell(self, "_defer", event, value);
+    return answered(
+        PyObject_CallMethod(self, "_defer", "sL", events[event].method, (long long)value));
 }
 
 int64_t pq_clock_call(PyObject *clock) {
@@ -611,9 +618,6 @@ static const struct {
     const char *name;
     long value;
 } constants[] = {
-#define EVENT(name) {"EVENT_" #name, EVENT_##name},
-    PQ_EVENTS(EVENT)
-#undef EVENT
 #define OURS(name) {#name, PQ_##name}
     OURS(READ_FRAME), OURS(READ_NOTHING), OURS(READ_END), OURS(READ_BAD_LENGTH),
     OURS(READ_BAD_CHECKSUM), OURS(READ_BAD_TIME), OURS(APPEND_DONE), OURS(APPEND_MOVED),

@@ -8,43 +8,43 @@
 
 #include "os/sigbus.h"
 
-/* Cases that a handle leaves to its Python method `_on_event(event, value)`, which raises, or
- * resolves them and returns true ("try again"), or returns false ("no message to read"). */
+/* Cases that a handle leaves to a Python method of its own, and whether that gets a value. It
+ * raises, or resolves the case ("try again"), or returns False ("no message to read"). */
 #define PQ_EVENTS(EVENT) \
-    EVENT(CLOSED)          /* the handle was closed */ \
-    EVENT(FORKED)          /* the handle belongs to the parent process */ \
-    EVENT(BUSY)            /* another thread is inside this consumer */ \
-    EVENT(TIMEOUT)         /* no message came in time; value: ns waited */ \
-    EVENT(MOVED)           /* writer: another page is active */ \
-    EVENT(FULL)            /* writer: the page must be left; value: ns that this may take */ \
-    EVENT(FAILED)          /* writer: the failure latch is set */ \
-    EVENT(OLD_TIMESTAMP)   /* writer: value: the timestamp asked for */ \
-    EVENT(DAMAGED)         /* writer: damage at the tail; reader: value: pq_read_result */ \
-    EVENT(EXHAUSTED)       /* writer: all sequences are used */ \
-    EVENT(TOO_LARGE)       /* writer: value: bytes of the payload */ \
-    EVENT(BATCH_TOO_LARGE) /* writer: value: bytes of the batch's frames */ \
-    EVENT(STALLED)         /* writer: the lock was not free; value: ns waited */ \
-    EVENT(AHEAD)           /* writer: the page is so full that the next should be made ready */ \
-    EVENT(SYNC)            /* writer: a sync is due; value: sequence to sync up to */ \
-    EVENT(PAGE_END)        /* reader: continues in the next page */ \
-    EVENT(LIMIT)           /* reader: came to the limit that was set */ \
-    EVENT(LOST)            /* a mapped file was truncated */ \
-    EVENT(NO_LOCK)         /* writer: the lock is corrupt; value: the system's error number */ \
-    EVENT(IDLE)            /* group: it is time to check whether owners of claims died */ \
-    EVENT(LEASE_LOST)      /* group: a claim is not live any more; value: its sequence */ \
-    EVENT(SETTLED)         /* group: a claim was acknowledged or given back; value: its sequence */ \
-    EVENT(TABLE_FULL)      /* group: no record is free; value: how many there are */ \
-    EVENT(BEYOND)          /* group: another process made its table larger than the map */ \
-    EVENT(OVER_LIMIT)      /* writer: the group that bounds it has too many waiting */ \
-    EVENT(UNFILLED)        /* reader: not inflated here yet; value: the position */ \
-    EVENT(WRONG_SIZE)      /* writer: no record has that size; value: bytes of the payload */ \
-    EVENT(STARVED)         /* writer: others took each page first; value: ns that they did */ \
-    EVENT(OVERTAKEN)       /* writer: another sequence is next than was asked for; value: it */ \
-    EVENT(UNRESERVED)      /* writer: blocks must be reserved; value: bytes of the frames */ \
-    EVENT(PLACE)           /* it is time to check that names still lead to the open files */
+    EVENT(CLOSED, "_on_closed", 0)                    /* the handle was closed */ \
+    EVENT(FORKED, "_on_forked", 0)                    /* it belongs to the parent process */ \
+    EVENT(BUSY, "_on_busy", 0)                        /* another thread is in this reader */ \
+    EVENT(TIMEOUT, "_on_timeout", 1)                  /* none came in time; ns waited */ \
+    EVENT(MOVED, "_on_moved", 0)                      /* another page is active */ \
+    EVENT(FULL, "_on_full", 1)                        /* leave the page; ns that it may take */ \
+    EVENT(FAILED, "_on_failed", 0)                    /* the failure latch is set */ \
+    EVENT(OLD_TIMESTAMP, "_on_old_timestamp", 1)      /* the timestamp asked for */ \
+    EVENT(DAMAGED, "_on_damaged", 1)                  /* pq_read_result; 0 of a writer */ \
+    EVENT(EXHAUSTED, "_on_exhausted", 0)              /* all sequences are used */ \
+    EVENT(TOO_LARGE, "_on_too_large", 1)              /* bytes of the payload */ \
+    EVENT(BATCH_TOO_LARGE, "_on_batch_too_large", 1)  /* bytes of the batch's frames */ \
+    EVENT(WRONG_SIZE, "_on_wrong_size", 1)            /* bytes of what is no record */ \
+    EVENT(STALLED, "_on_stalled", 1)                  /* the lock was not free; ns waited */ \
+    EVENT(NO_LOCK, "_on_no_lock", 1)                  /* the lock is corrupt; the error */ \
+    EVENT(AHEAD, "_on_ahead", 1)                      /* position: make the next page ready */ \
+    EVENT(SYNC, "_on_sync", 1)                        /* a sync is due, up to this sequence */ \
+    EVENT(UNRESERVED, "_on_unreserved", 1)            /* blocks are; bytes of the frames */ \
+    EVENT(STARVED, "_on_starved", 1)                  /* others took each page; ns that it took */ \
+    EVENT(OVERTAKEN, "_on_overtaken", 1)              /* this sequence is next, not `at` */ \
+    EVENT(OVER_LIMIT, "_on_over_limit", 0)            /* the group has too many waiting */ \
+    EVENT(PAGE_END, "_on_page_end", 0)                /* read on in the next page */ \
+    EVENT(LIMIT, "_on_limit", 0)                      /* it came to the limit that was set */ \
+    EVENT(UNFILLED, "_on_unfilled", 1)                /* not inflated here yet; position */ \
+    EVENT(LOST, "_on_lost", 0)                        /* a mapped file was truncated */ \
+    EVENT(PLACE, "_on_place", 0)                      /* check that names lead to what is open */ \
+    EVENT(IDLE, "_on_idle", 0)                        /* check whether owners died */ \
+    EVENT(LEASE_LOST, "_on_lease_lost", 1)            /* the claim's sequence */ \
+    EVENT(SETTLED, "_on_settled", 1)                  /* the same: it was done before */ \
+    EVENT(TABLE_FULL, "_on_table_full", 1)            /* no record is free; how many there are */ \
+    EVENT(BEYOND, "_on_beyond", 0)                    /* the table is larger than the map */
 
 typedef enum {
-#define PQ_EVENT_MEMBER(name) EVENT_##name,
+#define PQ_EVENT_MEMBER(name, method, has_value) EVENT_##name,
     PQ_EVENTS(PQ_EVENT_MEMBER)
 #undef PQ_EVENT_MEMBER
 } pq_event;
@@ -88,7 +88,7 @@ PyObject *pq_message_new(PyObject *payload, int64_t timestamp, uint64_t sequence
 
 /* 1 = try again, 0 = no message to read, -1 = raised */
 int pq_event_raise(PyObject *self, pq_event event, int64_t value);
-/* The same for an event of a call that must not block: its method is `_defer`. */
+/* Note an event of a call that must not block, by `_defer(method, value)`. */
 int pq_event_defer(PyObject *self, pq_event event, int64_t value);
 extern PyObject *pq_never_block; /* in place of a timeout */
 /* ns by a clock that is a callable; -1 with an exception set = it raised. */

@@ -1,7 +1,7 @@
 /* Reader: polls one page after the other. It takes no lock and writes no byte of any page.
  *
  * Its place is a position in a mapped page and the sequence expected there; both only move when a
- * whole frame was taken. At the end of a page, and at damage, its Python method `_on_event` enters
+ * whole frame was taken. At the end of a page, and at damage, a Python method (`PQ_EVENTS`) enters
  * the next page (by `_enter`), raises, or returns that there is no message yet.
  *
  * A map whose file was truncated reads as zeros (os/sigbus.c), so the reader checks for that

@@ -1,7 +1,7 @@
 /* Writer: appends messages to the active page, under the writers' lock.
  *
  * It holds three maps: the write meta, the active page and its index. It decides nothing: when the
- * page is full, another is active, or the queue failed, its Python method `_on_event` resolves
+ * page is full, another is active, or the queue failed, a Python method (`PQ_EVENTS`) resolves
  * that (by `_attach`, after `_roll`) or raises, and the writer tries again.
  *
  * Small payloads are appended with the GIL held, because taking it back costs more than they do.

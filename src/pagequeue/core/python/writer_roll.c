@@ -2,7 +2,7 @@
  *
  * A page is ready when it is made, mapped and given to the writer before the active one is full.
  * Then the sender that fills that one continues without a call of Python: nothing is decided, and
- * what follows a roll is done by another thread (`_on_event`, EVENT_AHEAD). In all other cases, and
+ * what follows a roll is done by another thread (EVENT_AHEAD). In all other cases, and
  * where anything is not as it was then, Python rolls.
  */
 #include "python/writer.h"
