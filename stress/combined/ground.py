@@ -40,6 +40,8 @@ CLOCK_SHARE: Final = 0.2
 """Of the openings of queues that are not clocked, which others have open with the system's."""
 CLOCK_AT: Final = 1
 """The place of the clock's state in the words: which of `SHIFTS` it shows."""
+MOVED_ID: Final = slice(32, 48)
+"""The place of the id of the queue whose directory moves."""
 DAY_NS: Final = 86_400 * 10**9
 SHIFTS: Final = (0, 30 * DAY_NS, -30 * DAY_NS, DAY_NS // 12, 400 * DAY_NS)
 """How far the clock can be off for a moment, in ns; mostly it is right."""
@@ -275,7 +277,6 @@ class Ground:
         self.worked = [Log(directory / f"worked-{i}", Handled) for i in count]
         self.shown = [Log(directory / f"shown-{i}", Shown) for i in count]
         self.ledgers = [directory / f"ledger-{i}" for i in count]
-        self.moved_id = directory / "moved-id"
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -352,7 +353,7 @@ class Ground:
             queue = self._open(spec, rng, read_only=read_only, create=False)
         except (QueueNotFound, QueueReplaced):
             raise Elsewhere from None
-        if queue._store.meta.queue_id != self.moved_id.read_bytes():
+        if queue._store.meta.queue_id != self.phase[MOVED_ID]:
             queue.close()
             raise Elsewhere
         return queue
@@ -391,7 +392,7 @@ class Ground:
                 clock=self.clock if spec.is_clocked else None,
             ) as queue:
                 if spec.is_moved:
-                    self.moved_id.write_bytes(queue._store.meta.queue_id)
+                    self.phase[MOVED_ID] = queue._store.meta.queue_id
                 while spec.is_clocked and not queue._store.write_meta.clock_ahead:
                     queue._store.clock()  # until it is known to run
                 for name in (RECORDER, READER) if not spec.is_flow else ():

@@ -15,7 +15,10 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, cast
 
+import numpy as np
+
 from pagequeue import NothingReceived, Queue, QueueFull
+from pagequeue import format as fmt
 from pagequeue.store.clock import BOUND_NS
 from pagequeue.util.timestamps import to_datetime
 from stress.combined import flows
@@ -46,8 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pagequeue import Message
+    from pagequeue.group.group import Group
 
 TOLD_MAX: Final = 4
+SEARCH: Final = ("scan_at", "scan_from", "first", "outstanding")
 REST_SECONDS: Final = 150.0
 """What is left is due within a minute: a dead letter that a process without descriptors could not
 write is tried again then."""
@@ -222,6 +227,8 @@ class Judge:
                             continue
                         rest.append(claim.message.sequence)
                         claim.ack()
+            if group.lag:
+                self.wrong(f"the group waits after {REST_SECONDS:g} s: {_state(group)}")
             letters = list(group.dead_letters())
         dead = {letter.sequence for letter in letters}
         poison = {one.sequence for one in self.all if is_poison(one.payload)}
@@ -287,6 +294,16 @@ class Judge:
                 self.wrong(f"{name} is a file of no page; {last} is active")
             if "temporary" in name or name.endswith(".tmp"):
                 self.wrong(f"{name} was left")
+
+
+def _state(group: Group) -> str:
+    """Return what a group's table has of messages that are not acknowledged."""
+    file = group._group_file
+    rows = file.records()
+    size = fmt.GROUP_META.itemsize
+    meta = np.frombuffer(file.region.read(0, size), fmt.GROUP_META)[0]
+    words = {name: int(meta[name]) for name in SEARCH}
+    return f"{rows[rows['word'] & 3 != 0].tolist()[:3]}, {words} at {time.monotonic_ns()}"
 
 
 def judge(ground: Ground, _slot: int, _uid: int) -> None:
