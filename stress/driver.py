@@ -10,7 +10,9 @@ and before anything else, and `PAGEQUEUE_STRESS_DEFINES` holds what the core was
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import importlib
 import json
 import logging
@@ -26,9 +28,11 @@ from stress import variant
 from stress.campaign import Budget, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ROOM_BYTES_MIN = 2 << 30
+SCRATCH = "pagequeue-stress-"
+"""Prefix of the names of directories of runs."""
 DIRECTORY_VARIABLE = "PAGEQUEUE_STRESS_DIRECTORY"
 PATCH_VARIABLE = "PAGEQUEUE_STRESS_PATCH"
 DEFINES_VARIABLE = "PAGEQUEUE_STRESS_DEFINES"
@@ -46,6 +50,43 @@ def scratch_directory() -> str:
     if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= ROOM_BYTES_MIN:
         return memory
     return tempfile.gettempdir()
+
+
+@contextlib.contextmanager
+def scratch(base: str) -> Iterator[tuple[str, int]]:
+    """Yield a new directory for a run, and the descriptor that locks it; remove what is left over.
+
+    Whoever inherits the descriptor holds the lock too. So a directory whose lock is free is one of
+    a run that was killed, and of which no process is left.
+    """
+    for left in Path(base).glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            os.close(_locked(left))
+            shutil.rmtree(left, ignore_errors=True)
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=base))
+        with contextlib.suppress(OSError):  # another run took it for one that is left over
+            lock = _locked(path)
+            if path.exists():
+                break
+            os.close(lock)
+    try:
+        path.chmod(0o1777)  # as the directory that it is in: some processes are other users'
+        yield str(path), lock
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(path: Path) -> int:
+    """Lock a directory; return the descriptor that holds the lock."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def violations_enough(usual: int) -> int:
@@ -94,13 +135,16 @@ def run_in(
     command = [sys.executable, "-m", "stress.driver", module]
     command.append(json.dumps(dataclasses.asdict(budget)))
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            timeout=budget.seconds + grace_seconds,
-            check=False,
-        )
+        with scratch(environment.get(DIRECTORY_VARIABLE) or scratch_directory()) as (path, lock):
+            environment[DIRECTORY_VARIABLE] = path
+            done = subprocess.run(
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                timeout=budget.seconds + grace_seconds,
+                check=False,
+                pass_fds=(lock,),
+            )
     except subprocess.TimeoutExpired as error:
         return Outcome(0, [f"hangs: no end {grace_seconds:g} s after its budget ({error.cmd})"])
     if done.returncode != 0:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import stress
-from stress import campaign, rounds
+from stress import campaign, driver, rounds
 from stress.__main__ import main
 from stress.campaign import Budget, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 HEAD = '''"""Forbids {name}.
 
@@ -197,3 +197,16 @@ def test_every_campaign_of_the_package_says_what_it_forbids() -> None:
     assert campaign.campaign_names()
     for name in campaign.campaign_names():
         assert campaign.summary(name), name
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """A directory stays while a process of its run lives, and what is not a run's stays."""
+    other = tmp_path / "other"
+    other.mkdir()
+    with driver.scratch(str(tmp_path)) as (mine, _):
+        left = tmp_path / f"{driver.SCRATCH}left"
+        left.mkdir()
+        (left / "file").touch()
+        with driver.scratch(str(tmp_path)) as (theirs, _):
+            assert {*tmp_path.iterdir()} == {other, Path(mine), Path(theirs)}
+    assert [*tmp_path.iterdir()] == [other]

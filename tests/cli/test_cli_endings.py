@@ -230,7 +230,9 @@ def test_ctrl_c_ends_a_command_quietly_at_any_time(
 )
 def test_ctrl_c_during_an_import_is_quiet(tmp_path: Path, module: str, as_module: bool) -> None:
     """`python -m pagequeue` and the console script end with 130 while they import."""
-    (tmp_path / f"{module}.py").write_text("import time\nprint('here', flush=True)\ntime.sleep(60)")
+    # One long sleep would miss a signal that comes just before it.
+    sleeps = "for _ in range(6000):\n    time.sleep(0.01)"
+    (tmp_path / f"{module}.py").write_text(f"import time\nprint('here', flush=True)\n{sleeps}")
     script = Path(sys.executable).parent / "pagequeue"
     if not as_module and not script.exists():
         pytest.skip("the package is not installed with its script")
