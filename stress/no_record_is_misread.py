@@ -72,9 +72,8 @@ class Target:
 def targets(directory: str, rng: random.Random) -> list[Target]:
     """Return one record of each kind, as its writer makes it."""
     from pagequeue import _core  # noqa: PLC0415  the core first
-    from pagequeue.meta import last_stored, ledger  # noqa: PLC0415  the core first
+    from pagequeue.meta import commit_record, last_stored, ledger  # noqa: PLC0415  the core first
     from pagequeue.meta.manifest import Manifest  # noqa: PLC0415
-    from pagequeue.store import pending_commit  # noqa: PLC0415  the core first
     from pagequeue.system.directory import Directory  # noqa: PLC0415
 
     folder = Directory(directory, create=False)
@@ -116,7 +115,7 @@ def targets(directory: str, rng: random.Random) -> list[Target]:
         Target(
             publishing_name,
             signed(entry | pages | {"first_checksum": 1}),
-            lambda _: pending_commit.read_publishing(folder, PREFIX),
+            lambda _: commit_record.read_publishing(folder, PREFIX),
             signed,
             unsigned,
         ),

@@ -42,6 +42,7 @@ PYTHON_FREE = (
     "protocol/frames.c",
     "protocol/bulk_commit.c",
     "protocol/scan.c",
+    "protocol/judge.c",
     "protocol/assign_sequences.c",
     "protocol/flush_turn.c",
     "os/writers_lock.c",

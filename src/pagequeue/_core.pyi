@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import IO, Any, Final, Self, SupportsIndex, final
+from typing import IO, Any, Final, Self, SupportsIndex, TypeAlias, final
 
 from typing_extensions import Buffer, disjoint_base
 
@@ -21,6 +21,22 @@ APPEND_LOST: Final[int]
 INDEX_NONE: Final[int]
 INDEX_WRITE: Final[int]
 INDEX_CHECK: Final[int]
+FILE_PLAIN: Final[int]
+FILE_COMPRESSED: Final[int]
+FILE_MISSING: Final[int]
+FILE_BROKEN: Final[int]
+PAGE_SEALED: Final[int]
+PAGE_OPEN: Final[int]
+PAGE_TO_MAKE: Final[int]
+PAGE_DROPPED: Final[int]
+MISSING: Final[int]
+BAD_HEADER: Final[int]
+NOT_BEGUN: Final[int]
+BAD_HEAD: Final[int]
+BAD_FIRST: Final[int]
+BAD_FRAME: Final[int]
+WALK_TAIL: Final[int]
+WALK_RUNS: Final[int]
 NEVER_BLOCK: Final[Any]
 LOCK_ABI: Final[int]
 LOCK_NEEDS_FD: Final[int]
@@ -111,6 +127,31 @@ class Region:
     def ahead(self, at: int, length: int, /) -> None: ...
     def forget(self, at: int, length: int, /) -> None: ...
     def sync(self, at: int, length: int, /) -> None: ...
+
+_Scan: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+
+@final
+class Judge:
+    """The judge of what is valid: the pages that it wants are shown to it, until it wants none."""
+
+    def __new__(
+        cls,
+        queue_id: bytes,
+        page_bytes: int,
+        head: tuple[int, int],
+        mark: tuple[int, int],
+        last_page: int,
+        pending: tuple[int, int, int],
+        walk: int,
+        /,
+    ) -> Self: ...
+    def wants(self) -> tuple[int, bool, bool] | None: ...
+    def show(
+        self, number: int, state: int, size: int, page: Region | None, /
+    ) -> tuple[int, int, int, int, bool, bool, _Scan] | None: ...
+    def tail(self) -> tuple[int, int, int, int, int] | None: ...
+    def refusal(self) -> tuple[int, int, int, int, int, int] | None: ...
+    def run(self) -> tuple[int, int, int, int]: ...
 
 @disjoint_base
 class Clock:

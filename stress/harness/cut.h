@@ -1,7 +1,7 @@
 /* A recorded run, and the states that a power cut can leave of it.
  *
  * cut_trace.c reads the log, cut_state.c builds one state, cut_check.c recovers it by the core's
- * own scan and compares what would be delivered with what was sent. A state follows from trace,
+ * own judge and compares what would be delivered with what was sent. A state follows from trace,
  * mode and a 64-bit seed; 64 seeds that differ in their last 6 bits share only the time of the cut.
  */
 #ifndef PAGEQUEUE_CUT_H

@@ -5,8 +5,18 @@ from __future__ import annotations
 from pagequeue.bulk import publisher, staged_fragments, staged_pages, staging_queue
 from pagequeue.maintenance import trim_plan
 from pagequeue.page import large_message
-from pagequeue.store import power_loss_recovery
-from stress.plants.plant import CANCEL, CUT, DAMAGE, KILL, RETAIN, SIM, STEP, in_python, switched
+from stress.plants.plant import (
+    CANCEL,
+    CUT,
+    DAMAGE,
+    KILL,
+    RETAIN,
+    SIM,
+    STEP,
+    in_c,
+    in_python,
+    switched,
+)
 from stress.plants.rewrite import rewrite
 
 LARGE = (
@@ -40,29 +50,49 @@ LARGE = (
         "I23, bytes that were not sent",
         {DAMAGE: 30.0},
     ),
-    in_python(
+    in_c(
         "fragments_not_recovered",
         "recovery after a power cut checks no fragments of a message",
         "I23, a message without all of its bytes",
         {SIM: 180.0},
+        {
+            "protocol/judge.c": [
+                ("if (sum != ~pq_crc_update(", "if (sum == 0 && sum != ~pq_crc_update("),
+            ],
+        },
     ),
-    in_python(
+    in_c(
         "commit_not_recovered",
         "recovery after a power cut checks each page of a commit by itself",
         "I19, some messages of a batch",
         {SIM: 60.0},
+        {
+            "protocol/judge.c": [
+                ("int continues = of.continues && !verdict->is_header_lost;", "int continues = 0;"),
+            ],
+        },
     ),
-    in_python(
+    in_c(
         "last_page_of_a_commit_not_checked",
         "recovery takes a commit for whole without what its last page has",
         "I19, some messages of a batch",
         {SIM: 60.0},
+        {
+            "protocol/judge.c": [
+                ("if (judge->continues && !continues && !is_end &&", "if (0 && !is_end &&"),
+            ],
+        },
     ),
-    in_python(
+    in_c(
         "flag_of_a_dropped_commit_kept",
         "the page in which recovery dropped a commit keeps the flag that the commit goes on",
         "I5, a message that was flushed into it",
         {CUT: 90.0},
+        {
+            "protocol/judge.c": [
+                ("is_fresh = continues || file->state", "is_fresh = file->state"),
+            ],
+        },
     ),
     in_python(
         "live_writers_pages_removed",
@@ -167,30 +197,6 @@ def filled_out_of_order() -> None:
         "send",
         ("for queue in queues:", "for queue in reversed(queues):"),
     )
-
-
-def commit_not_recovered() -> None:
-    """A page with messages that were sent at once is kept without the pages after it."""
-    rewrite(power_loss_recovery.Recovery, "_is_torn", ("not header.is_continued:", "True:"))
-
-
-def flag_of_a_dropped_commit_kept() -> None:
-    """The page is emptied in place."""
-    rewrite(power_loss_recovery.Recovery, "_scan_page", ("header.is_continued or region", "region"))
-
-
-def last_page_of_a_commit_not_checked() -> None:
-    """The pages before the last one are whole, so the commit counts as whole."""
-    rewrite(
-        power_loss_recovery.Recovery,
-        "_is_torn",
-        ("not header.is_continued and not self._has_first_batch(region, header)", "False"),
-    )
-
-
-def fragments_not_recovered() -> None:
-    """A head that is on the disk passes for its message, to recovery and to readers before it."""
-    rewrite(power_loss_recovery.Recovery, "_is_torn", ("if not large.is_whole():", "if False:"))
 
 
 def live_writers_pages_removed() -> None:

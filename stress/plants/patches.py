@@ -14,6 +14,7 @@ from typing import Any
 from pagequeue import errors
 from pagequeue.integrity import inspection, repair, salvage, verify
 from pagequeue.integrity import rewrite_unsynced as rewriting
+from pagequeue.judge import diagnosis
 from pagequeue.meta import write_meta
 from pagequeue.queue import reading
 from pagequeue.store import creation, flush, power_loss_recovery, roll
@@ -111,12 +112,8 @@ from stress.plants.keeping import (  # noqa: F401  the same
     unacked_not_looked_at,
 )
 from stress.plants.large import (  # noqa: F401  the same
-    commit_not_recovered,
     filled_out_of_order,
-    flag_of_a_dropped_commit_kept,
-    fragments_not_recovered,
     half_a_message_kept,
-    last_page_of_a_commit_not_checked,
     live_writers_pages_removed,
     next_page_counted,
     staged_pages_not_synced,
@@ -136,7 +133,6 @@ from stress.plants.leaping import (  # noqa: F401  the same
     entry_before_mark,
     fragments_end_recovery,
     given_up_and_not_synced,
-    half_a_roll_believed,
     mark_at_tail_passed_over,
     mark_before_pages,
     mark_not_looked_for,
@@ -155,7 +151,6 @@ from stress.plants.piping import (  # noqa: F401  the same
 from stress.plants.rewrite import rewrite
 from stress.plants.rings import (  # noqa: F401  the same
     blocks_believed,
-    older_run_believed,
     ring_forgets_groups,
     ring_keeps_its_old_head,
     ring_raises_no_cursor,
@@ -276,7 +271,7 @@ def torn_tail_kept() -> None:
         power_loss_recovery.Recovery,
         "_cut",
         (
-            "zeroed = zero_after(self.folder, page_name, region, scan.whole_position)",
+            "zeroed = zero_after(self.folder, page_name, region, position)",
             "zeroed = 0",
         ),
     )
@@ -286,33 +281,26 @@ def zeroing_not_synced() -> None:
     """What recovery zeroed can come back at the next power cut."""
     rewrite(
         power_loss_recovery.Recovery,
-        "_scan",
+        "_check_frames",
         ("    self._sync(*self._files(number))\n    self._sync()\n", "    self._sync()\n"),
-    )
-
-
-def half_batch_kept() -> None:
-    """Recovery keeps the whole frames of a batch whose end is lost."""
-    rewrite(
-        power_loss_recovery.Recovery,
-        "_scan_page",
-        (
-            "return region, index, scan",
-            (
-                "return region, index, scan._replace(whole_position=scan.position, "
-                "whole_sequence=scan.sequence, whole_timestamp=scan.timestamp)"
-            ),
-        ),
     )
 
 
 def reader_ends_before_damage() -> None:
     """A read-only reader ends before damage, even below the durable mark."""
     rewrite(
-        power_loss_recovery.Recovery,
-        "prefix_tail",
-        ("if scan.whole_sequence < durable or is_early:", "if False:"),
-        ("number + 1, scan, durable, write.durable_page)", "number + 1, scan, 0, 0)"),
+        diagnosis.Diagnosis,
+        "readable",
+        (
+            "        raise error_for(self.evidence, refusal)\n",
+            (
+                "        if not self.pages:\n"
+                "            raise error_for(self.evidence, refusal)\n"
+                "        page = self.pages[-1]\n"
+                "        at, end, time, *_ = page.scan\n"
+                "        return Tail(page.number, at, end - page.first, page.first, time)\n"
+            ),
+        ),
     )
 
 
@@ -331,16 +319,6 @@ def lost_head_unsaid() -> None:
 def appended_left() -> None:
     """Repair does not cut off what was appended."""
     rewrite(repair._Repair, "run", ("self._cut_appended(meta)", "pass"))
-
-
-def damage_cut_off() -> None:
-    """Damage below the durable mark counts as a torn tail."""
-    rewrite(power_loss_recovery.Recovery, "_scan_page", ("if first < durable:", "if False:"))
-    rewrite(
-        power_loss_recovery.Recovery,
-        "_scan",
-        ("if scan.whole_sequence < durable or number < write.durable_page:", "if False:"),
-    )
 
 
 def temporaries_kept() -> None:

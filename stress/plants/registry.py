@@ -226,12 +226,30 @@ RECOVERING = (
         "I5, it comes back",
         {SIM: 120.0},
     ),
-    in_python("half_batch_kept", "an incomplete batch is kept", "I8", {CUT: 40.0}),
-    in_python(
+    in_c(
+        "half_batch_kept",
+        "an incomplete batch is kept",
+        "I8",
+        {CUT: 40.0},
+        {
+            "protocol/judge.c": [
+                (
+                    "whole_position, verdict->first, scanned->whole_sequence,",
+                    "position, verdict->first, scanned->sequence,",
+                ),
+            ],
+        },
+    ),
+    in_c(
         "damage_cut_off",
         "damage below the durable mark counts as the tail",
         "acknowledged messages vanish",
         {DAMAGE: 30.0},
+        {
+            "protocol/judge.c": [
+                ("if (scanned->whole_sequence < judge->promised || number < mark_page ||", "if ("),
+            ],
+        },
     ),
     in_python(
         "reader_ends_before_damage",

@@ -57,11 +57,19 @@ RINGS = (
         {RING: 20.0},
         {"python/group_handle.c": [("if (pq_load_u64(floor_at) != floor) {", "if (floor == 1) {")]},
     ),
-    in_python(
+    in_c(
         "older_run_believed",
         "after a power cut the first run before the mark counts",
         "I5, what a page of the ring held before comes back",
         {RING: 30.0},
+        {
+            "protocol/judge.c": [
+                (
+                    "run->first <= mark && mark <= run->end) {",
+                    "run->first <= mark && judge->kept.first_page == 0) {",
+                ),
+            ],
+        },
     ),
     in_python(
         "ring_keeps_its_old_head",
@@ -97,19 +105,6 @@ def ring_forgets_groups() -> None:
         return trim_plan.Place(fmt.SEQUENCE_MAX, place.stamp, place.has_flow, place.cursor)
 
     setattr(trim_plan, "place_of", place_of)  # noqa: B010  mypy forbids it in plain words
-
-
-def older_run_believed() -> None:
-    """The first run that begins before the mark is kept, wherever it ends."""
-    rewrite(
-        power_loss_recovery,
-        "kept_run",
-        ("for run in reversed(runs):", "for run in runs:"),
-        (
-            "if run[0].first <= durable_sequence <= run[-1].end:",
-            "if run[0].first <= durable_sequence:",
-        ),
-    )
 
 
 def ring_keeps_its_old_head() -> None:

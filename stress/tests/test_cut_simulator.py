@@ -16,13 +16,14 @@ from pagequeue import format as fmt
 from pagequeue.bulk.staged_fragments import STAGED_PREFIX
 from pagequeue.bulk.staged_pages import EMPTY_PREFIX
 from pagequeue.bulk.staging_queue import AT_ONCE_MAX, FILLED_PREFIX
-from stress import driver
+from stress import driver, variant
 from stress import no_simulated_cut_loses_what_was_flushed as campaign
 from stress.campaign import Budget
 from stress.cut.native import MODES, RESULTS, States
 from stress.cut.plan import KINDS, PUBLISH_POINTS, Plan, steps_of
 from stress.cut.recording import NOWHERE, Event, Kind, Recording
 from stress.cut.worker import DIE_PUBLISHING, GIVEN_UP, HALF_A_ROLL, TURNS, has
+from stress.plants.registry import PLANTS
 from stress.traffic import HEADER
 
 if TYPE_CHECKING:
@@ -416,9 +417,7 @@ def test_a_good_queue_survives_some_thousand_states() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "bug", ["mark_before_data", "directory_not_synced", "half_batch_kept", "sync_error_ignored"]
-)
+@pytest.mark.parametrize("bug", ["mark_before_data", "directory_not_synced", "sync_error_ignored"])
 def test_a_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """I5, I8: the campaign sees what it is there to see; `stress.score` plants all."""
     monkeypatch.setenv(driver.PATCH_VARIABLE, f"stress.plants.patches:{bug}")
@@ -434,6 +433,19 @@ def test_a_bug_in_the_core_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checksum decides: both engines take the core's own sources, with what is planted."""
     monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
     outcome = campaign.run_with(Budget(300.0, None, 1), {"PAGEQUEUE_PLANT": '"no_checksum"'})
+    assert outcome.violations
+    assert outcome.cases > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bug", ["half_batch_kept", "commit_not_recovered"])
+def test_a_bug_in_the_judge_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8, I19: what it keeps is compared with what was sent, so it need not agree with itself."""
+    (changes,) = [plant.changes for plant in PLANTS if plant.name == bug]
+    assert changes is not None
+    monkeypatch.setenv(variant.CHANGES_VARIABLE, changes.as_text())
+    monkeypatch.setenv(driver.FIRST_VARIABLE, "1")
+    outcome = campaign.run(Budget(300.0, None, 1))
     assert outcome.violations
     assert outcome.cases > 0
 

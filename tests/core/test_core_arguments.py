@@ -39,6 +39,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
             "Region": _core.Region(-1, 4096, True),
             "Clock": _core.Clock(None),
             "Descriptor": _core.Descriptor(-1, cast("Any", ValueError)),
+            "Judge": _core.Judge(ID, 4096, (1, 0), (0, 0), 1, (0, 0, 0), _core.WALK_TAIL),
             "Message": consumer.receive(0),
             "Writer": producer,
             "Reader": consumer,

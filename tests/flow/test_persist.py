@@ -25,9 +25,9 @@ from pagequeue import (
     Retention,
     UsageError,
 )
+from pagequeue.meta.commit_record import Record
 from pagequeue.meta.ledger import publishing_name, write_record
 from pagequeue.queue import flows
-from pagequeue.store.pending_commit import Record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,11 +19,11 @@ from pagequeue.integrity import verify as verify_room
 from pagequeue.integrity.problem import problem_of
 from pagequeue.maintenance import consumers
 from pagequeue.meta.all_meta import read_all_meta
+from pagequeue.meta.commit_record import Record
 from pagequeue.meta.cursor import CursorMeta
 from pagequeue.meta.ledger import publishing_name, write_record
 from pagequeue.meta.write_meta import Tail, WriteMeta
 from pagequeue.page.fragments import WRONG_BLOCK
-from pagequeue.store.pending_commit import Record
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite
 

@@ -90,13 +90,11 @@ def test_a_writer_ends_where_the_oracle_does(cases: list[Case]) -> None:
     assert {end.page for end in kept} > {1, 2, 3, 4}
 
 
-@pytest.mark.xfail(strict=True, reason="a reader walks another way than recovery")
 def test_a_reader_ends_where_a_writer_does(cases: list[Case]) -> None:
     """Only where the mark is lost it may be shown a prefix that a writer is refused."""
     assert not [case for case in cases if case.read != sequence_of(case.prefix)]
 
 
-@pytest.mark.xfail(strict=True, reason="a reader walks another way than recovery")
 def test_a_reader_is_refused_a_queue_with_a_missing_page(tmp_path: Path) -> None:
     """Also where the mark is lost: the pages before it are never taken for the whole queue."""
     queue = made(tmp_path / "made", "messages")

@@ -19,14 +19,14 @@ from plugin import (
 )
 
 from pagequeue import Retention, errors, repair_queue, salvage_queue, verify_queue
+from pagequeue.judge.evidence import Evidence
 from pagequeue.meta.read_meta import ReadMeta
-from pagequeue.store.power_loss_recovery import Recovery
 from pagequeue.util.text import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pagequeue.page.header import PageHeader
+    from pagequeue.judge.evidence import PageFile
 
 # --- a clean end, a kill --------------------------------------------------------------------------
 
@@ -457,18 +457,18 @@ def test_reader_that_opens_during_a_recovery_reports_no_damage(
     written: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own checks can be outdated: a writer recovered the queue, and retention continued."""
-    really, calls = Recovery._header, 0
+    really, calls = Evidence.page, 0
 
-    def overtaken(recovery: Recovery, number: int) -> PageHeader:
+    def overtaken(evidence: Evidence, number: int, *, frames: bool) -> PageFile:
         nonlocal calls
         calls += 1
         if calls == 1:
             with written.open(retention=Retention(max_bytes=8192)) as queue:
                 queue.trim()
                 assert queue.head_sequence > 0
-        return really(recovery, number)
+        return really(evidence, number, frames=frames)
 
-    monkeypatch.setattr(Recovery, "_header", overtaken)
+    monkeypatch.setattr(Evidence, "page", overtaken)
     with written.open(read_only=True) as reader:
         assert reader.head_sequence > 0
         assert [m.sequence for m in reader.replay()] == list(

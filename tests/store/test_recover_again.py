@@ -25,7 +25,7 @@ STEPS = [
     (ReadMeta, "make"),
     (WriteMeta, "make"),
     (Recovery, "_make"),
-    (Recovery, "_follow"),
+    (Recovery, "_apply"),
     (Recovery, "_cut"),
     (Recovery, "_remove"),
     (Directory, "remove"),

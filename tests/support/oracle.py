@@ -133,10 +133,10 @@ class Oracle:
             if not fmt.has_more(word):
                 whole = sequence
 
-    def torn_at(self, number: int, first: int) -> int | None:
+    def torn_at(self, number: int, header: Header) -> int | None:
         """Return the page where the commit that goes on in a page is torn; None: it is whole."""
+        first = header.first or 0
         while True:
-            header = self.header(number)
             if header.state != "right" or header.first != first:
                 return number
             why, _, head, _ = self.frame(self.data(number), 64, first)
@@ -147,12 +147,12 @@ class Oracle:
             if not header.continues:
                 return None
             found = self.walk(number, first, header.floor)
-            if found.why != END:
+            if found.why != END or found.whole != found.sequence:
                 return number
             number, first = number + 1, found.whole
-            following = self.header(number)
-            if following.state == "right" and not following.continues:
-                found = self.walk(number, first, following.floor)
+            header = self.header(number)
+            if header.state == "right" and header.first == first and not header.continues:
+                found = self.walk(number, first, header.floor)
                 if found.why != END and found.whole == first:
                     return number  # the first batch of the last page, at least
 
@@ -169,7 +169,7 @@ class Oracle:
         for ordinal in range(count):
             page = number + ordinal
             header = self.header(page)
-            if header.state != "right" or (ordinal and header.first != sequence + 1):
+            if ordinal and (header.state != "right" or header.first != sequence + 1):
                 return page
             data = self.data(page)
             at = 64 if ordinal else 64 + fmt.frame_bytes(len(head))
@@ -209,26 +209,25 @@ class Oracle:
         if not self.numbers:
             raise Refused("missing")
         number, header = self.start()
-        first, floor = header.first or 0, header.floor
         while True:
+            first = header.first or 0
             begin = End(number, first)
-            if first >= self.promised and header.state == "right" and header.first == first:
-                torn = self.torn_at(number, first)
-                if torn is not None:
-                    if not self.mark_page and self.header(torn).state == "missing":
-                        raise Refused("missing")
-                    if number < self.mark_page:
-                        raise Refused("damage")
-                    self.refuse_later(begin, first)
-                    return begin
-            found = self.walk(number, first, floor)
-            end = End(number, found.whole)
+            torn = self.torn_at(number, header) if first >= self.promised else None
+            if torn is not None:
+                if not self.mark_page and self.header(torn).state == "missing":
+                    raise Refused("missing")
+                if number < self.mark_page:
+                    raise Refused("damage")
+                self.refuse_later(begin, first)
+                return begin
+            found = self.walk(number, first, header.floor)
             if found.why != END:
                 if found.whole < self.promised or number < self.mark_page:
                     raise Refused("damage")
-                self.refuse_later(end, found.sequence)
-                return end
-            number, first, floor = number + 1, found.sequence, found.time
+                self.refuse_later(End(number, found.whole), found.sequence)
+                return End(number, found.whole)
+            end = End(number, found.sequence)
+            number, first = number + 1, found.sequence
             header = self.header(number)
             if header.state == "missing":
                 if first < self.sure or number <= self.mark_page:
@@ -236,19 +235,22 @@ class Oracle:
                 return end
             if header.state != "right":
                 is_size = header.state == "size"
+                is_staged = header.state == "staged"
+                if is_staged and number < self.mark_page:
+                    raise Refused("header")
                 if header.state == "foreign" or (is_size and number <= self.mark_page):
                     raise Refused("header")
                 if first < self.sure:
                     raise Refused("header", end if first >= self.promised else None)
-                if is_size or header.state == "staged" or number > self.mark_page:
+                if is_size or is_staged or number > self.mark_page:
                     return end
-            elif header.first == first:
-                floor = header.floor
-            elif first < self.sure:
+            elif header.first != first and first < self.sure:
                 why = self.frame(self.data(number), 64, first)[0]
                 is_unused = self.sure == INFINITY and why == NOTHING and header.first is None
                 if why not in {FRAME, END} and not is_unused:
                     raise Refused("first sequence", end if first >= self.promised else None)
+            if (header.state, header.first) != ("right", first):  # it is written again
+                header = Header("right", first, found.time)
 
     def refuse_later(self, end: End, sequence: int) -> None:
         """Without a mark, no page after the end may have later messages."""
@@ -256,3 +258,22 @@ class Oracle:
             header = self.header(later)
             if header.state != "right" or (header.first is not None and header.first >= sequence):
                 raise Refused("damage", end)
+
+    def kept_run(self) -> list[int]:
+        """Return the pages of a ring that are kept: the last run with the mark, or after it."""
+        mark = int(self.record(fmt.write_meta_name("queue"), fmt.WRITE_META)["durable_sequence"])
+        runs: list[list[tuple[int, int, Walk]]] = []
+        for number in self.numbers:
+            header = self.header(number)
+            if header.state != "right" or header.first is None:
+                continue
+            found = self.walk(number, header.first, header.floor)
+            before, _, last = runs[-1][-1] if runs else (-1, 0, found)
+            is_sealed = last.why == END and last.whole == last.sequence
+            if is_sealed and before + 1 == number and last.whole == header.first:
+                runs[-1].append((number, header.first, found))
+            else:
+                runs.append([(number, header.first, found)])
+        having = [run for run in runs if run[0][1] <= mark <= run[-1][2].whole]
+        after = [run for run in runs if run[0][1] > mark]
+        return [number for number, _, _ in (having or after or [[]])[-1]]

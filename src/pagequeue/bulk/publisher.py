@@ -30,6 +30,7 @@ from pagequeue.bulk.staged_pages import (
     too_early,
 )
 from pagequeue.bulk.staging_directory import StagingDirectory, open_staged, remove_abandoned
+from pagequeue.meta.commit_record import Record, read_publishing
 from pagequeue.meta.ledger import (
     ENTRY,
     LOCK,
@@ -51,13 +52,7 @@ from pagequeue.page.page import map_plain
 from pagequeue.receive.replay import Replay
 from pagequeue.send.async_send import LOSSES_MIN, ROOM_SECONDS
 from pagequeue.send.refusals import overtaken, starved
-from pagequeue.store.pending_commit import (
-    Record,
-    read_publishing,
-    resolve_pending,
-    roll_back,
-    write_down,
-)
+from pagequeue.store.pending_commit import resolve_pending, roll_back, write_down
 from pagequeue.system.file_lock import FileLock
 
 if TYPE_CHECKING:

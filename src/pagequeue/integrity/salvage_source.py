@@ -11,10 +11,10 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.integrity.problem import Problem, problem_of
+from pagequeue.meta.commit_record import read_publishing
 from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.header import parse_header
 from pagequeue.page.page import PROOF, Scan, map_file, private_page, scan_region
-from pagequeue.store.pending_commit import read_publishing
 from pagequeue.system.os_errors import NO_RESOURCE, raise_typed
 
 if TYPE_CHECKING:

@@ -19,18 +19,17 @@ from pagequeue import format as fmt
 from pagequeue.integrity.inspection import Inspection, head_now, inspect
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.verify_tail import TailCheck, followed
+from pagequeue.meta.commit_record import read_publishing
 from pagequeue.meta.ledger import damaged
 from pagequeue.meta.manifest import read_manifest
 from pagequeue.page.compressed_format import BLOCK_REASON, is_compressed
 from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.fragments import WRONG_BLOCK, Fragment, Head, bad_block, fragment_in, head_in
-from pagequeue.page.header import PageHeader, first_bytes, parse_header
+from pagequeue.page.header import STAGED, PageHeader, first_bytes, parse_header
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page.valid_runs import ValidRun, valid_runs
 from pagequeue.store.options import check_prefix
-from pagequeue.store.pending_commit import read_publishing
-from pagequeue.store.power_loss_recovery import TORN
 from pagequeue.system.directory import Directory
 from pagequeue.system.trust import trusted
 from pagequeue.util.arguments import absolute_path
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from pagequeue.util.timestamps import Clock
 
 WORD_BYTES = 4
+TORN = {"wrong size", "too short", "wrong magic", "wrong checksum", STAGED}
 NO_FRAGMENTS = "the fragments of this message are missing"
 NOT_ALONE = "the head of a large message is not the only frame of its page"
 

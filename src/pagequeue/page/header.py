@@ -30,7 +30,7 @@ class PageHeader(NamedTuple):
     """The decoded header. `first_sequence` is None until producers roll into the page.
 
     `is_continued` tells that the next page has messages of the same bulk commit, of whose pages a
-    power cut can take any: see `store.power_loss_recovery`.
+    power cut can take any: see `core/protocol/judge.c`.
     """
 
     page_number: int

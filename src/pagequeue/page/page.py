@@ -60,6 +60,7 @@ REASONS = {
     _core.READ_BAD_CHECKSUM: "its checksum is wrong",
     _core.READ_BAD_TIME: "it is older than the frame before it",
 }
+WRONG_SIZE: Final = "wrong size"
 BAD = {_core.READ_BAD_LENGTH, _core.READ_BAD_CHECKSUM, _core.READ_BAD_TIME}
 """The bytes there are not zero, and not a valid frame."""
 PROOF = {_core.READ_FRAME, _core.READ_END}
@@ -150,7 +151,7 @@ def wrong_size(path: str, found: int, size_bytes: int) -> errors.CorruptPage:
         f"{found} bytes, must be {size_bytes}",
         path=path,
         position=min(found, size_bytes),
-        reason="wrong size",
+        reason=WRONG_SIZE,
         remedy=REMEDY,
     )
 
@@ -532,6 +533,8 @@ class Page:
         meta: of the queue.
         number: of the page.
         region: its map; None: it is mapped now.
+        identity: of its file.
+        header: in place of the page's own, if that is lost.
 
     Attributes:
         is_compressed: whether its file is compressed.
@@ -550,6 +553,7 @@ class Page:
         number: int,
         region: _core.Region | None = None,
         identity: Identity = (0, 0),
+        header: PageHeader | None = None,
     ) -> None:
         self.number = number
         self.identity = identity
@@ -559,7 +563,8 @@ class Page:
         name = fmt.page_name(prefix, number)
         self.path: str = folder.full(name)
         self._memory = region
-        self.header: PageHeader = decode_header(self._open(name), meta.queue_id, number, self.path)
+        data = self._open(name)
+        self.header: PageHeader = header or decode_header(data, meta.queue_id, number, self.path)
         self._index: _core.Region | None = None
 
     def _open(self, name: str) -> bytes:

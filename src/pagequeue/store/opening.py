@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.judge.diagnosis import diagnose
+from pagequeue.judge.evidence import Evidence, promise_of
+from pagequeue.judge.refusal import wrong_head
 from pagequeue.meta.all_meta import AllMeta, queue_id_at, read_all_meta
 from pagequeue.meta.manifest import manifest_name, read_manifest
 from pagequeue.meta.read_meta import ReadMeta
@@ -38,7 +41,9 @@ from pagequeue.util.weakly import weakly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.judge.diagnosis import Diagnosis
     from pagequeue.meta.write_meta import Tail
+    from pagequeue.page.header import PageHeader
     from pagequeue.schema.schema import Schema
 
 log: logging.Logger = logging.getLogger("pagequeue")
@@ -80,6 +85,8 @@ class Opening:
         prefix_tail: where the valid prefix ends, if a writer must recover the queue first.
         is_clock_known: whether the clock of leases is the host's.
         prefix, read_only, lock_timeout, clock: as they were given.
+        proved_headers: of pages in it that have lost theirs, which their frames or the page before
+            prove.
     """
 
     def __init__(
@@ -137,6 +144,7 @@ class Opening:
             self.read_meta: ReadMeta = ReadMeta(self.folder, prefix, queue_id, writable=writable)
             self._check_made()
             self._check_head()
+            self.proved_headers: dict[int, PageHeader] = {}
             self.prefix_tail: Tail | None = self._unrecovered_tail() if read_only else None
             if read_only:
                 self._watch_to_read()
@@ -207,9 +215,9 @@ class Opening:
             if self.write_meta.is_recovered:
                 return None
             before, head_page = self.write_meta.tail.sequence, self.read_meta.head_page
-            recovery = Recovery(self.folder, self.prefix, self.meta, self.clock)
             try:
-                tail = recovery.prefix_tail(self.read_meta, self.write_meta)
+                diagnosis = self._diagnosis()
+                tail = diagnosis.readable()
                 break
             except (errors.DamageError, errors.QueueNotFound):
                 # A writer can have recovered it meanwhile, and retention removed what was read.
@@ -226,7 +234,13 @@ class Opening:
             self.folder.path,
             tail.sequence,
         )
+        self.proved_headers = diagnosis.proved_headers()
         return tail
+
+    def _diagnosis(self) -> Diagnosis:
+        promise = promise_of(self.folder, self.prefix, self.read_meta, self.write_meta)
+        numbers = page_numbers(self.prefix, self.folder.names())
+        return diagnose(Evidence(self.folder, self.prefix, self.meta, promise, numbers))
 
     # --- to write ---------------------------------------------------------------------------------
 
@@ -384,14 +398,7 @@ class Opening:
         except errors.PageQueueError:
             return  # reading the page raises it
         if header.first_sequence not in {None, sequence}:
-            raise errors.CorruptMeta(
-                f"its head is message {sequence}, but reading begins in page {number} with "
-                f"{header.first_sequence}",
-                path=self.read_meta.path,
-                position=ReadMeta.sequence_at(number),
-                reason="head sequence",
-                remedy="repair the queue, which recreates this file",
-            )
+            raise wrong_head(self.read_meta.path, (number, sequence), header.first_sequence or 0)
 
     def _refuse_pages_without(self, name: str) -> None:
         """Raise if there are pages and not this meta file, which is made before any page.

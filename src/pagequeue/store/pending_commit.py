@@ -9,21 +9,12 @@ it completes the commit, otherwise it removes the pages. FORMAT.md has the steps
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.meta.ledger import (
-    DROPPED,
-    ENTRY,
-    are_numbers,
-    is_entered,
-    nonsense,
-    published_name,
-    publishing_name,
-    read_record,
-)
-from pagequeue.meta.write_meta import Tail
+from pagequeue.meta.commit_record import read_publishing
+from pagequeue.meta.ledger import is_entered, published_name, publishing_name
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import CHECKSUM_AT, REMEDY, read_header
 from pagequeue.page.listing import page_numbers
@@ -33,89 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pagequeue.meta.all_meta import AllMeta
-    from pagequeue.meta.write_meta import WriteMeta
+    from pagequeue.meta.commit_record import Record
+    from pagequeue.meta.write_meta import Tail, WriteMeta
     from pagequeue.system.directory import Directory
 
     CommitPages = Callable[[_core.Region, bytes, Tail], None]
     Sync = Callable[[], None]
-
-
-TAIL_WORDS: Final = 5
-NO_WORK: Final[dict[str, Any]] = {"writer": "", "done": []}
-"""What the record of a commit has that belongs to no writer."""
-
-
-class Record(NamedTuple):
-    """The pages of a bulk commit.
-
-    Attributes:
-        first_page: the number of the first page.
-        first_sequence: its first message.
-        first_checksum: of that message's frame: it tells this page from a later one of its number,
-            made after a rollback, if a power cut brings the record back.
-        beyond: the tail after all of them.
-        entry: name of its writer's entry; None: it has no writer that could repeat it.
-        done: contents of the entry; renaming the record makes it the entry.
-    """
-
-    first_page: int
-    first_sequence: int
-    first_checksum: int
-    beyond: Tail
-    entry: str | None
-    done: dict[str, Any]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the contents of its file."""
-        beyond = self.beyond
-        return {
-            "first_page": self.first_page,
-            "first_sequence": self.first_sequence,
-            "first_checksum": self.first_checksum,
-            "beyond": [
-                beyond.page_number,
-                beyond.position,
-                beyond.count,
-                beyond.first_sequence,
-                beyond.last_timestamp,
-            ],
-            "entry": self.entry or "",
-            **(self.done or NO_WORK),
-        }
-
-    @property
-    def pages(self) -> range:
-        """The numbers of the pages."""
-        return range(self.first_page, self.beyond.page_number + 1)
-
-
-def read_publishing(folder: Directory, prefix: str) -> Record | None:
-    """Return the pending record, of a live or a dead publisher; None: no commit is pending.
-
-    Raises:
-        CorruptMeta: the record is damaged.
-    """
-    name = publishing_name(prefix)
-    record = read_record(folder, name)
-    if record is None:
-        return None
-    entry: Any = record.get("entry")
-    beyond: Any = record.get("beyond")
-    place: list[Any] = [
-        record.get(word) for word in ("first_page", "first_sequence", "first_checksum")
-    ]
-    if not (
-        are_numbers(place)
-        and are_numbers(beyond)
-        and len(beyond) == TAIL_WORDS
-        and fmt.FIRST_PAGE < place[0] <= beyond[0] <= fmt.PAGE_NUMBER_MAX
-        and (beyond[0] - place[0]) % 2 == 0  # an odd number of pages
-        and isinstance(entry, str)
-        and (ENTRY.fullmatch(entry) if record["done"] else not entry)
-    ):
-        raise nonsense(folder.full(name), "no record of pages")
-    done: dict[str, Any] = {word: record[word] for word in (*NO_WORK, DROPPED) if word in record}
-    return Record(place[0], place[1], place[2], Tail(*beyond), entry or None, done)
 
 
 def remove_pages(folder: Directory, prefix: str, pages: range, sync: Sync) -> None:
@@ -210,28 +124,6 @@ def resolve_pending(
         page = map_plain(folder, name, meta, writable=False)
         commit(page, page.read(0, fmt.PAGE_HEADER_BYTES), record.beyond)
     write_down(folder, prefix, record)
-
-
-def unpublished(folder: Directory, prefix: str, number: int, scan: Scan) -> range:
-    """Return the pages of a pending commit after a page that has no marker.
-
-    Args:
-        folder: of the queue.
-        prefix: of its file names.
-        number: of the page.
-        scan: of all of its frames.
-    """
-    try:
-        record = read_publishing(folder, prefix)
-    except errors.CorruptMeta:
-        return range(0)
-    if record is None or (number, scan.stopped, scan.sequence) != (
-        record.first_page - 1,
-        _core.READ_NOTHING,
-        record.first_sequence,
-    ):
-        return range(0)
-    return record.pages
 
 
 def resolve_in_recovery(

@@ -2,9 +2,11 @@
 
 After a kill the shared state is right except for what the dead holder of the writers' lock had
 begun; `crash_recovery.py` resolves that from the tail on. After a power cut, a copy or a lost write
-meta it is not trusted: from the durable mark on, every frame is checked, and the first incomplete
-one ends the queue. The bytes after it are zeroed, and that is synced before anything new is written
-(I5). Each step can be repeated, so the next opener finishes a recovery that was interrupted.
+meta it is not trusted: from the durable mark on every frame is checked, and the judge finds where
+the queue ends. Nothing is written before it is known that all guaranteed messages are there. Then
+each page is brought into the state that it was found to have, the bytes after the end are zeroed,
+and that is synced before anything new is written (I5). Each step can be repeated, so the next
+opener finishes a recovery that was interrupted.
 """
 
 from __future__ import annotations
@@ -18,54 +20,38 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
+from pagequeue.judge.diagnosis import diagnose, kept_run
+from pagequeue.judge.evidence import Evidence, promise_of
 from pagequeue.meta.cursor import consumers_in, lower_cursors
 from pagequeue.meta.group_table import recover_groups
 from pagequeue.meta.ledger import lower_entries
 from pagequeue.meta.read_meta import ReadMeta
-from pagequeue.meta.write_meta import Tail, WriteMeta
-from pagequeue.page.compressed_format import HEAD_REASON
+from pagequeue.meta.write_meta import WriteMeta
+from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.compressed_page import map_page
-from pagequeue.page.header import (
-    REMEDY,
-    STAGED,
-    PageHeader,
-    decode_header,
-    first_bytes,
-    parse_header,
-)
-from pagequeue.page.large_message import FoundPage, LargePayload
+from pagequeue.page.header import PageHeader, decode_header, first_bytes
 from pagequeue.page.listing import page_numbers, retired
 from pagequeue.page.page import (
-    PROOF,
-    REASONS,
-    Scan,
     index_to_rebuild,
     make_page,
     map_plain,
     missing_page,
-    private_region,
     scan_region,
     writable_index,
     zero_after,
 )
 from pagequeue.store.crash_recovery import BATCH_OPEN, CrashRecovery
-from pagequeue.store.pending_commit import resolve_in_recovery, unpublished
-from pagequeue.store.ring_recovery import kept_run
+from pagequeue.store.pending_commit import resolve_in_recovery
 from pagequeue.util.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pagequeue.judge.diagnosis import Diagnosis, PageVerdict
     from pagequeue.meta.all_meta import AllMeta
     from pagequeue.system.directory import Directory
 
 log: logging.Logger = logging.getLogger("pagequeue")
-UNKNOWN = -1
-"""The first sequence of a page whose header has none."""
-TORN = {"wrong size", "too short", "wrong magic", "wrong checksum", STAGED}
-"""The damage that a power cut can do to a page in use; other reasons mean another page."""
-MADE_AGAIN = {"wrong size", "too short", STAGED}
-"""Of these, what leaves nothing to keep."""
 
 
 @dataclass
@@ -119,12 +105,6 @@ def missing_before(head_page: int, head_sequence: int) -> str:
     )
 
 
-def _nothing_in(first: int, header: PageHeader) -> Scan:
-    """Return the scan of a page without messages."""
-    at, floor = fmt.PAGE_HEADER_BYTES, header.floor_timestamp
-    return Scan(at, first, floor, at, first, floor, 0, _core.READ_NOTHING)
-
-
 class Recovery:
     """One recovery; the caller holds `queue.lock` exclusively."""
 
@@ -136,8 +116,6 @@ class Recovery:
         self.meta = meta
         self.clock = clock
         self.report: RecoveryReport = RecoveryReport()
-        self._whole_to = 0  # the last page of a bulk commit that was found to be whole
-        self._is_made_again = False  # whether the last page has to be a new file
 
     def run(self) -> RecoveryReport:
         """Bring the queue into a state that producers can continue from."""
@@ -154,7 +132,7 @@ class Recovery:
             if is_ring and (numbers or known):
                 read, numbers = self._keep_run(write, read, numbers)
                 known = True
-            self._scan(write, read, numbers, durable_known=known)
+            self._check_frames(write, read, numbers, durable_known=known)
         # Cut in the middle of it: the state is not marked as recovered; the next open repeats it.
         tail = write.tail.sequence
         low = read.head_sequence if is_ring else 0
@@ -224,7 +202,8 @@ class Recovery:
         """Raise if an index remains of a missing page: retention removes both."""
         below = [n for n in page_numbers(self.prefix, self.folder.names(), "idx") if n < head_page]
         if below and below[-1] == head_page - 1:
-            raise self._missing(below[-1])
+            number = below[-1]
+            raise missing_page(self.folder.full(fmt.page_name(self.prefix, number)), number)
 
     def _write_meta(self, read: ReadMeta) -> tuple[WriteMeta, bool]:
         """Return the write meta, and whether its durable mark is known."""
@@ -243,65 +222,6 @@ class Recovery:
         data = region.read(0, fmt.PAGE_HEADER_BYTES)
         return decode_header(data, self.meta.queue_id, number, self.folder.full(name))
 
-    def prefix_tail(self, read: ReadMeta, write: WriteMeta) -> Tail:
-        """Return the tail that `run` would find, without changing anything.
-
-        Raises:
-            DamageError: a message below the durable mark is missing or damaged, which `run`
-                refuses as well: the pages before it are never taken for the whole queue.
-        """
-        numbers = self._page_numbers()
-        durable = max(write.durable_sequence, read.head_sequence)
-        if not numbers:
-            raise self._missing(read.head_page)
-        number, header = self._start(read, write, numbers, durable)
-        while True:
-            name = fmt.page_name(self.prefix, number)
-            region = map_page(self.folder, name, self.meta)
-            first = header.first_sequence or 0
-            scan = scan_region(region, None, header, first, None)
-            is_torn = self._is_torn(region, header, durable)
-            following = None
-            if is_torn:
-                scan = _nothing_in(first, header)
-            elif scan.stopped == _core.READ_END:
-                following = self._next_header(number + 1, scan, durable, write.durable_page)
-            elif header.is_compressed:  # the whole page is on stable storage
-                durable = max(durable, scan.whole_sequence + 1)
-            if following is None:
-                break
-            number, header = number + 1, following
-        is_early = number < write.durable_page and scan.stopped != _core.READ_END
-        if scan.whole_sequence < durable or is_early:
-            raise self._damage(number, scan, durable)
-        return Tail(
-            number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
-        )
-
-    def _next_header(
-        self, number: int, before: Scan, promised: int, durable_page: int
-    ) -> PageHeader | None:
-        """Return the header of the page after an end-of-page marker; None: the queue ends there.
-
-        Raises:
-            DamageError: messages of this page were on stable storage, and it is unreadable.
-        """
-        try:
-            header = self._header(number)
-        except errors.QueueNotFound as error:
-            if before.sequence < promised or number <= durable_page:
-                raise self._missing(number) from error
-            return None
-        except errors.CorruptPage as error:
-            if before.sequence < promised or not self._may_be_torn(number, error, durable_page):
-                raise
-            return None
-        if header.first_sequence == before.sequence:
-            return header
-        if before.sequence < promised:
-            raise self._wrong_first(number, before.sequence)
-        return None
-
     # --- a ring, after a power cut ----------------------------------------------------------------
 
     def _keep_run(
@@ -315,14 +235,13 @@ class Recovery:
         if write.is_failed_in_this_boot:
             raise self._sync_failed(write)
         durable = write.durable_sequence
-        run, found = kept_run(self.folder, self.prefix, self.meta, numbers, durable)
+        run, end, latest = kept_run(self._evidence(write, read, numbers))
         head_page, head_sequence = read.head
         kept = [page.number for page in run]
         if not run:
-            first = max([head_sequence, durable, *(page.end for page in found)])
-            floor = max((page.timestamp for page in found), default=0)
+            first = max(head_sequence, durable, end)
             kept = [max([*numbers, head_page, write.durable_page]) + 1]
-            self._make(kept[0], first, floor)
+            self._make(kept[0], first, latest)
             head_page, head_sequence = kept[0], first
         elif head_page not in kept:
             head_page, head_sequence = run[0].number, run[0].first
@@ -352,51 +271,41 @@ class Recovery:
             self.report.did(f"removed {counted(len(others), 'page')} that the ring had used again")
         for page in run:  # an index can be another page's, or older than its page
             index = writable_index(self.folder, self.prefix, self.meta, page.number)
-            region = map_page(self.folder, fmt.page_name(self.prefix, page.number), self.meta)
-            header = self._header(page.number)
-            scan_region(region, index, header, page.first, None, use=_core.INDEX_WRITE)
-            index.zero((page.end - page.first) * fmt.INDEX_RECORD_BYTES)
+            self._write_index(page, index)
+            index.zero((page.scan.whole_sequence - page.first) * fmt.INDEX_RECORD_BYTES)
         return read, kept
+
+    def _evidence(self, write: WriteMeta, read: ReadMeta, numbers: list[int]) -> Evidence:
+        promise = promise_of(self.folder, self.prefix, read, write)
+        return Evidence(self.folder, self.prefix, self.meta, promise, numbers)
 
     # --- after a power cut, a copy or a lost write meta -------------------------------------------
 
-    def _scan(
+    def _check_frames(
         self, write: WriteMeta, read: ReadMeta, numbers: list[int], *, durable_known: bool
     ) -> None:
         if write.is_failed_in_this_boot:
             raise self._sync_failed(write)
-        durable = max(write.durable_sequence, read.head_sequence)
-        # Without a durable mark only an end-of-page marker shows that a page is missing.
-        promised = durable if durable_known else fmt.SEQUENCE_MAX
-        begin, header = self._start(read, write, numbers, durable)
-        number = begin
-        while True:
-            region, index, scan = self._scan_page(number, header, durable)
-            self.report.messages_checked += scan.sequence - (header.first_sequence or 0)
-            if scan.stopped != _core.READ_END:
-                break
-            self._sync(*self._files(number))
-            number += 1
-            header = self._follow(number, scan, promised, write.durable_page)
-        if scan.whole_sequence < durable or number < write.durable_page:
-            raise self._damage(number, scan, durable)
-        later = [other for other in numbers if other > number]
-        if not durable_known:
-            self._refuse_lost_pages(number, scan, later)
-        # 1. Zero the torn bytes, then sync all of it before anything new is acknowledged.
+        diagnosis = diagnose(self._evidence(write, read, numbers))
+        error = diagnosis.error()
+        if error is not None:
+            raise error
+        tail = diagnosis.end
+        assert tail is not None
+        number = tail.page_number
+        for page in diagnosis.pages:
+            self._apply(diagnosis, page)
+            if page.kind == _core.PAGE_SEALED:
+                self._sync(*self._files(page.number))
+        # 1. The torn bytes are zeros: sync all of it before anything new is acknowledged.
         #    Cut here: the next recovery finds the same tail and does the same.
-        if numbers:  # else the page was made just now, of zeros
-            self._cut(region, index, header, scan)
-        self._remove(later)
+        self._remove([other for other in numbers if other > number])
         self._sync(*self._files(number))
         self._sync()
         # 2. The shared state. Cut here: the same again, from the same durable mark.
-        first = header.first_sequence or 0
         write.region.store(BATCH_OPEN, 0)
-        write.tail = Tail(
-            number, scan.whole_position, scan.whole_sequence - first, first, scan.whole_timestamp
-        )
-        write.set_durable(scan.whole_sequence, number)
+        write.tail = tail
+        write.set_durable(tail.sequence, number)
         if write.failed_errno:
             # It failed in another boot: the frames were read from the disk.
             write.unlatch()
@@ -405,126 +314,66 @@ class Recovery:
         if durable_known or numbers:
             self.report.scanned = True
             self.report.did(
-                f"checked {counted(self.report.messages_checked, 'message')} from page {begin} on; "
-                f"the next sequence is {scan.whole_sequence}"
+                f"checked {counted(self.report.messages_checked, 'message')} from page "
+                f"{diagnosis.pages[0].number} on; the next sequence is {tail.sequence}"
             )
 
-    def _start(
-        self, read: ReadMeta, write: WriteMeta, numbers: list[int], durable: int
-    ) -> tuple[int, PageHeader]:
-        """Return the last page that begins before the durable mark, or the head.
-
-        Not one after the mark's own: there a producer that died while it rolled can have left a
-        header, with a sequence that others then sent in the page before.
-        """
-        head = read.head_page
-        if not numbers:
-            # A new queue's first page is missing; what salvage makes need not begin at sequence 0.
-            if head != fmt.FIRST_PAGE or durable > read.head_sequence or write.durable_page > 0:
-                raise self._missing(head)
-            return head, self._make(head, read.head_sequence, 0)
-        last = min(numbers[-1], write.durable_page or numbers[-1])
-        low, high = head, max(last, head)
-        try:
-            best = (head, self._header(head))
-        except errors.QueueNotFound as error:
-            raise self._missing(head) from error
-        if best[1].first_sequence is None:
-            # Only a page with messages was ever the first; taking it would hide those before it.
-            raise errors.CorruptMeta(
-                f"its head is page {head}, which is only prepared, without messages",
-                path=self.folder.full(fmt.read_meta_name(self.prefix)),
-                position=ReadMeta.HEAD_PAGE,
-                reason="head page",
-                remedy=REMEDY,
-            )
-        while low < high:
-            middle = (low + high + 1) // 2
-            try:
-                header = self._header(middle)
-            except (errors.DamageError, errors.QueueNotFound):
-                header = None
-            first = None if header is None else header.first_sequence
-            if header is not None and first is not None and first < durable:
-                best, low = (middle, header), middle
-            else:
-                high = middle - 1
-        return best
-
-    def _scan_page(
-        self, number: int, header: PageHeader, durable: int
-    ) -> tuple[_core.Region, _core.Region, Scan]:
-        """Check a page's frames and write its index; raise before that if durable ones are bad."""
-        name = fmt.page_name(self.prefix, number)
-        region = map_page(self.folder, name, self.meta)
-        first = header.first_sequence or 0
-        if self._is_torn(region, header, durable):
-            self._is_made_again = header.is_continued or region.filler is not None
-            if self._is_made_again:
-                index = private_region(b"", self.meta.index_bytes)
-            else:
-                region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
-                index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
+    def _apply(self, diagnosis: Diagnosis, page: PageVerdict) -> None:
+        """Bring a page into the state that the judge found it to be in."""
+        number, name = page.number, fmt.page_name(self.prefix, page.number)
+        if page.kind == _core.PAGE_TO_MAKE:
+            if number in diagnosis.evidence.numbers:
+                error = diagnosis.evidence.error_of(number)
+                self.folder.remove(name)
+                self.report.did(f"made page {number} again ({getattr(error, 'reason', 'missing')})")
+            self._make(number, page.first, page.floor)
+            return
+        if page.is_header_lost:
+            header = PageHeader(number, self.meta.queue_id, page.first, page.floor, self.clock())
+            map_plain(self.folder, name, self.meta, writable=True).write(0, header.encode())
+            self.report.did(f"wrote the header of page {number} again")
+        if page.kind == _core.PAGE_DROPPED:
             self.report.did(
-                f"dropped the messages from {first} on: a large one, or several that were sent at "
-                "once, were not all on stable storage"
+                f"dropped the messages from {page.first} on: a large one, or several that were "
+                "sent at once, were not all on stable storage"
             )
-            return region, index, _nothing_in(first, header)
-        if first < durable:
-            scan = scan_region(region, None, header, first, durable - first)
-            if scan.whole_sequence < durable and scan.stopped != _core.READ_END:
-                raise self._damage(number, scan, durable)
-        if region.filler is None:
+            if page.is_fresh:
+                # A new file, because what is sent to this page next goes on in no other page: with
+                # the flag, recovery would drop that, and the flag cannot go before the frames do.
+                self._make(number, page.first, page.floor)
+            else:
+                self._cut(page, fmt.PAGE_HEADER_BYTES, page.first)
+            return
+        self.report.messages_checked += page.scan.sequence - page.first
+        if not is_compressed(first_bytes(self.folder, name)):  # else it has no index
             index = index_to_rebuild(self.folder, self.prefix, self.meta, number)
-        else:  # it is compressed, and has none
-            index = private_region(b"", self.meta.index_bytes)
-        scan = scan_region(region, index, header, first, None, use=_core.INDEX_WRITE)
-        if scan.stopped != _core.READ_END:  # it is not sealed, and will be written to
-            # Only what is not zero is written, and lies in blocks.
-            region = map_plain(self.folder, name, self.meta, writable=True, reserved=False)
-        return region, index, scan
+            self._write_index(page, index)
+        if page.kind == _core.PAGE_OPEN:
+            self.report.messages_dropped = page.scan.sequence - page.scan.whole_sequence
+            self._cut(page, page.scan.whole_position, page.scan.whole_sequence)
 
-    def _is_torn(self, region: _core.Region, header: PageHeader, durable: int) -> bool:
-        """Whether the bulk commit that goes on in a page is incomplete, after the durable mark.
-
-        Its pages need not be on stable storage before it is visible (M4), so all of it is checked
-        (I19, I23). Below the mark nothing of it is read.
-        """
-        if (header.first_sequence or 0) < durable or header.page_number <= self._whole_to:
-            return False
-        try:
-            while True:
-                number, first = header.page_number, header.first_sequence or 0
-                if fmt.is_large(region.load_half(fmt.PAGE_HEADER_BYTES)):
-                    large = LargePayload(self._found, number, fmt.PAGE_HEADER_BYTES, first)
-                    if not large.is_whole():
-                        return True
-                if not header.is_continued:
-                    break
-                scan = scan_region(region, None, header, first, None)
-                header = self._header(number + 1)
-                if scan.stopped != _core.READ_END or header.first_sequence != scan.whole_sequence:
-                    return True
-                region = map_page(self.folder, fmt.page_name(self.prefix, number + 1), self.meta)
-                if not header.is_continued and not self._has_first_batch(region, header):
-                    return True
-        except (errors.DamageError, errors.QueueNotFound):
-            return True
-        self._whole_to = header.page_number
-        return False
-
-    def _has_first_batch(self, region: _core.Region, header: PageHeader) -> bool:
-        """Whether the first batch of a page is whole: with it, a commit of several pages ends."""
-        first = header.first_sequence or 0
-        scan = scan_region(region, None, header, first, None)
-        return scan.whole_sequence > first or scan.stopped == _core.READ_END
-
-    def _found(self, number: int) -> FoundPage:
-        name = fmt.page_name(self.prefix, number)
+    def _write_index(self, page: PageVerdict, index: _core.Region) -> None:
+        name = fmt.page_name(self.prefix, page.number)
         region = map_page(self.folder, name, self.meta)
-        header = self._header(number)
-        first = UNKNOWN if header.first_sequence is None else header.first_sequence
-        return FoundPage(self.folder.full(name), region, first)
+        header = PageHeader(page.number, self.meta.queue_id, page.first, page.floor, 0)
+        scan_region(region, index, header, page.first, None, use=_core.INDEX_WRITE)
+
+    def _cut(self, page: PageVerdict, position: int, end: int) -> None:
+        """Zero a page from a position on, and its index from a message on."""
+        number, (page_name, index_name) = page.number, self._names(page.number)
+        # Only what is not zero is written, and lies in blocks.
+        region = map_plain(self.folder, page_name, self.meta, writable=True, reserved=False)
+        index = writable_index(self.folder, self.prefix, self.meta, number, reserved=False)
+        zeroed = zero_after(self.folder, page_name, region, position)
+        zero_after(self.folder, index_name, index, (end - page.first) * fmt.INDEX_RECORD_BYTES)
+        self.report.bytes_zeroed = zeroed
+        if zeroed:
+            dropped = self.report.messages_dropped
+            batch = f", an incomplete batch of {counted(dropped, 'message')} among them"
+            self.report.did(
+                f"zeroed {counted(zeroed, 'byte')} after position {position} of page {number}"
+                f"{batch if dropped else ''}"
+            )
 
     def _names(self, number: int) -> tuple[str, str]:
         return fmt.page_name(self.prefix, number), fmt.index_name(self.prefix, number)
@@ -569,126 +418,11 @@ class Recovery:
             remedy="repair the disk, then repair the queue, which writes it again to new files",
         )
 
-    def _make(self, number: int, first_sequence: int, floor: int) -> PageHeader:
+    def _make(self, number: int, first_sequence: int, floor: int) -> None:
         header = PageHeader(number, self.meta.queue_id, first_sequence, floor, self.clock())
         # Synced before it has its name: after a power cut, a first page without its header would be
         # damage.
         make_page(self.folder, self.prefix, self.meta, header, synced=True, may_grow=True)
-        return header
-
-    def _follow(self, number: int, before: Scan, promised: int, durable_page: int) -> PageHeader:
-        """Return the header of the page after an end-of-page marker, rewritten if it was lost."""
-        name = fmt.page_name(self.prefix, number)
-        try:
-            header = self._header(number)
-            if header.first_sequence == before.sequence:
-                return header
-        except errors.QueueNotFound as error:
-            if before.sequence < promised or number <= durable_page:
-                raise self._missing(number) from error
-            return self._make(number, before.sequence, before.timestamp)
-        except errors.CorruptPage as error:
-            if before.sequence < promised or not self._may_be_torn(number, error, durable_page):
-                raise
-            if error.reason in MADE_AGAIN or number > durable_page:
-                # No flush passed it, and its frames can be some of a commit, of which its own
-                # header would tell.
-                self.folder.remove(name)
-                self.report.did(f"made page {number} again ({error.reason})")
-                return self._make(number, before.sequence, before.timestamp)
-        region = map_plain(self.folder, name, self.meta, writable=True)
-        found = _core.peek(region, fmt.PAGE_HEADER_BYTES, before.sequence)[0]
-        # Without a durable mark, an empty page that was only prepared can follow.
-        may_be_unused = promised == fmt.SEQUENCE_MAX and found == _core.READ_NOTHING
-        if (
-            before.sequence < promised
-            and found not in PROOF
-            and not (may_be_unused and self._is_unused(name))
-        ):
-            # Below the durable mark no header is lost, and its frames are not those that follow.
-            raise self._wrong_first(number, before.sequence)
-        header = PageHeader(
-            number, self.meta.queue_id, before.sequence, before.timestamp, self.clock()
-        )
-        region.write(0, header.encode())
-        self.report.did(f"wrote the header of page {number} again")
-        return header
-
-    def _may_be_torn(self, number: int, error: errors.CorruptPage, durable_page: int) -> bool:
-        """Whether a power cut can leave a page like this after the durable mark.
-
-        Not a compressed one, which is on stable storage before it has its name; and no durable page
-        has another size after it.
-        """
-        if error.reason.startswith(HEAD_REASON):
-            return False
-        if error.reason == "wrong size" and number <= durable_page:
-            return False
-        return error.reason in TORN or self._is_unused(fmt.page_name(self.prefix, number))
-
-    def _is_unused(self, name: str) -> bool:
-        """Whether a page of any number was only prepared: no message was ever sent to it."""
-        data = first_bytes(self.folder, name)
-        return parse_header(data, self.folder.full(name)).first_sequence is None
-
-    def _wrong_first(self, number: int, sequence: int) -> errors.CorruptPage:
-        return errors.CorruptPage(
-            f"does not begin with message {sequence}, with which the page before it ends",
-            path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=0,
-            reason="wrong first sequence",
-            remedy=REMEDY,
-        )
-
-    def _missing(self, number: int) -> errors.MissingPage:
-        return missing_page(self.folder.full(fmt.page_name(self.prefix, number)), number)
-
-    def _damage(self, number: int, scan: Scan, durable: int) -> errors.CorruptFrame:
-        sequence, position = scan.sequence, scan.position
-        if scan.stopped == _core.READ_FRAME:  # all that was looked at are valid
-            sequence, position = scan.whole_sequence, scan.whole_position
-        reason = REASONS.get(scan.stopped, "an incomplete batch")
-        return errors.CorruptFrame(
-            f"message {sequence} at position {position}: {reason}, though all below {durable} was "
-            "on stable storage",
-            path=self.folder.full(fmt.page_name(self.prefix, number)),
-            position=position,
-            sequence=sequence,
-            reason=reason,
-            remedy=REMEDY,
-        )
-
-    def _refuse_lost_pages(self, number: int, scan: Scan, later: list[int]) -> None:
-        """Raise if, without a durable mark, the scan ended at damage before later messages."""
-        waiting = unpublished(self.folder, self.prefix, number, scan)
-        for other in later:
-            if other in waiting:
-                continue
-            first = self._header(other).first_sequence
-            if first is not None and first >= scan.sequence:
-                raise self._damage(number, scan, first)
-
-    def _cut(
-        self, region: _core.Region, index: _core.Region, header: PageHeader, scan: Scan
-    ) -> None:
-        if self._is_made_again:
-            # A new file, because what is sent to this page next goes on in no other page: with the
-            # flag, recovery would drop that, and the flag cannot go before the frames do.
-            self._make(header.page_number, header.first_sequence or 0, header.floor_timestamp)
-            return
-        dropped = scan.sequence - scan.whole_sequence
-        page_name, index_name = self._names(header.page_number)
-        zeroed = zero_after(self.folder, page_name, region, scan.whole_position)
-        count = scan.whole_sequence - (header.first_sequence or 0)
-        zero_after(self.folder, index_name, index, count * fmt.INDEX_RECORD_BYTES)
-        self.report.messages_dropped = dropped
-        self.report.bytes_zeroed = zeroed
-        if zeroed:
-            batch = f", an incomplete batch of {counted(dropped, 'message')} among them"
-            self.report.did(
-                f"zeroed {counted(zeroed, 'byte')} after position {scan.whole_position} of page "
-                f"{header.page_number}{batch if dropped else ''}"
-            )
 
     def _remove_retired(self, read: ReadMeta) -> None:
         """Remove the files that an interrupted retention left below a head that is proved."""

@@ -18,7 +18,7 @@ from pagequeue import format as fmt
 from pagequeue.meta.ledger import progress
 from pagequeue.page.compressed_page import Pool, open_page
 from pagequeue.page.fragments import head_in
-from pagequeue.page.page import missing_page
+from pagequeue.page.page import Page, missing_page
 from pagequeue.page.ring_maps import RingMaps, are_pages_kept
 from pagequeue.page.spare import drop_spare, keep_spare
 from pagequeue.store.clock import QueueClock
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pagequeue.meta.all_meta import AllMeta
     from pagequeue.meta.read_meta import ReadMeta
     from pagequeue.meta.write_meta import Tail, WriteMeta
-    from pagequeue.page.page import Page
     from pagequeue.schema.schema import Schema
     from pagequeue.store.opening import Opening
     from pagequeue.store.policy import Policy
@@ -120,6 +119,7 @@ class Store:
         """
         if self._prefix_tail is not None and self.write_meta.lock_key != self._prefix_key:
             self._prefix_tail = None
+            self._opening.proved_headers.clear()
             self.pages.clear()
         return self._prefix_tail is not None
 
@@ -322,6 +322,9 @@ class Store:
             if page is not None:
                 return page
             try:
+                header = self._opening.proved_headers.get(number)
+                if header is not None:
+                    return Page(self.folder, self.prefix, self.meta, number, header=header)
                 return open_page(self.folder, self.prefix, self.meta, number, self._pool)
             except errors.SystemLimit:
                 if not self._shrink():

@@ -4,6 +4,7 @@
 #include "python/module.h"
 
 #include "protocol/group_claims.h"
+#include "protocol/judge.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -22,6 +23,7 @@
 
 PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
 PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type, *pq_clock_type;
+PyTypeObject *pq_judge_type;
 PyObject *pq_never_block;
 unsigned pq_fork_count, pq_forks_begun;
 
@@ -623,6 +625,10 @@ static const struct {
     OURS(READ_BAD_CHECKSUM), OURS(READ_BAD_TIME), OURS(APPEND_DONE), OURS(APPEND_MOVED),
     OURS(APPEND_FULL), OURS(APPEND_FAILED), OURS(APPEND_DAMAGED), OURS(APPEND_LOST),
     OURS(INDEX_NONE), OURS(INDEX_WRITE), OURS(INDEX_CHECK), OURS(CRC_BEST),
+    OURS(FILE_PLAIN), OURS(FILE_COMPRESSED), OURS(FILE_MISSING), OURS(FILE_BROKEN),
+    OURS(PAGE_SEALED), OURS(PAGE_OPEN), OURS(PAGE_TO_MAKE), OURS(PAGE_DROPPED),
+    OURS(MISSING), OURS(BAD_HEADER), OURS(NOT_BEGUN), OURS(BAD_HEAD), OURS(BAD_FIRST),
+    OURS(BAD_FRAME), OURS(WALK_TAIL), OURS(WALK_RUNS),
 #undef OURS
 };
 
@@ -633,6 +639,7 @@ static const struct {
 } types[] = {
     {"Clock", &pq_clock_type, pq_clock_make},
     {"Descriptor", &pq_descriptor_type, pq_descriptor_make},
+    {"Judge", &pq_judge_type, pq_judge_make},
     {"Region", &pq_region_type, pq_region_make},
     {"Message", &pq_message_type, pq_message_make},
     {"Writer", &pq_writer_type, pq_writer_make},

@@ -70,11 +70,13 @@ typedef struct Region {
 
 extern PyTypeObject *pq_region_type, *pq_message_type, *pq_writer_type, *pq_reader_type;
 extern PyTypeObject *pq_claims_type, *pq_claim_type, *pq_descriptor_type, *pq_clock_type;
+extern PyTypeObject *pq_judge_type;
 extern unsigned pq_fork_count; /* moves in the child of a fork: older handles are the parent's */
 extern unsigned pq_forks_begun; /* moves in the parent, before */
 
 PyTypeObject *pq_descriptor_make(void);
 PyTypeObject *pq_clock_make(void);
+PyTypeObject *pq_judge_make(void);
 PyTypeObject *pq_region_make(void);
 PyTypeObject *pq_message_make(void);
 PyTypeObject *pq_writer_make(void);
