@@ -418,9 +418,9 @@ def _churn(store: TaskStore, entries: int) -> None:
     written = 0
     while written < entries:
         versions = range(task.version + written, task.version + min(entries, written + 5_000))
-        now = time.time_ns()
+        now = store._now()
         send_many(  # as `modify(change=...)` writes them, one entry each
-            [encode([now, [4, task.id, version, None, b"0", None, None]]) for version in versions]
+            [encode([*now, [4, task.id, version, None, b"0", None, None]]) for version in versions]
         )
         written += len(versions)
         if written % 100_000 == 0:
