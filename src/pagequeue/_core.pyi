@@ -82,6 +82,8 @@ class Region:
         length: int,
         reserved: int,
         filled: int,
+        user: int,
+        group: int,
         mode: int,
         synced: bool,
         held: bool,

@@ -438,7 +438,7 @@ def fifo_blocks() -> None:
 
 def umask_kept() -> None:
     """The lock file gets the permission bits that the umask leaves."""
-    rewrite(directory.Directory, "_open_or_make", ("os.fchmod(fd, self._file_mode)", "pass"))
+    rewrite(directory.Directory, "_open_or_make", ("self._makes.give(fd)", "pass"))
 
 
 def owners_not_looked_at() -> None:

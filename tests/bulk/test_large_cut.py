@@ -199,7 +199,7 @@ def test_temporary_queue_of_staged_pages_is_never_synced(
         return call
 
     def make(folder: int, *given: Any) -> _core.Region:  # noqa: ANN401 - of Region.make
-        if given[7]:
+        if given[9]:
             synced.append(f"{path_of(folder)}/{given[1]}")
         return _core.Region.make(folder, *given)
 

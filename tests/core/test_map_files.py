@@ -43,7 +43,7 @@ def made(
 ) -> _core.Region:
     """Make a file, or use the one under the temporary name again."""
     whole = size if reserved is None else reserved
-    numbers = size, whole, filled, 0o600
+    numbers = size, whole, filled, -1, -1, 0o600
     return _core.Region.make(folder, "temporary", name, HEADER, *numbers, False, held, again, kept)
 
 

@@ -87,6 +87,33 @@ def test_both_sinks_write_the_same(spark: SparkSession, tmp_path: Path, kind: st
         assert [time for time, _ in found["native"]] == [*range(5, COUNT + 5)]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the owner needs root")
+@pytest.mark.parametrize("sink", SINKS)
+def test_rows_of_root_belong_to_the_queues_owner(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sink: str
+) -> None:
+    """Staged files, their directories, and the pages: all that a job of root leaves if it dies."""
+    Queue(tmp_path / "q", page_bytes=65_536).close()
+    for path in (tmp_path / "q", *(tmp_path / "q").iterdir()):
+        os.chown(path, 54321, 54322)
+    seen: list[tuple[str, int, int]] = []
+
+    def owners(staged: StagedRows, *given: Any) -> Any:  # noqa: ANN401 - as it is
+        paths = [tmp_path / "q", *(tmp_path / "q").rglob("*")]
+        seen.extend((path.suffix, path.stat().st_uid, path.stat().st_gid) for path in paths)
+        return begin_reading(staged, *given)
+
+    begin_reading = StagedRows.__init__
+    monkeypatch.setattr(StagedRows, "__init__", owners)
+    write(
+        spark.range(10).selectExpr("string(id) payload"), tmp_path / "q", sink, trust="other_owner"
+    )
+    assert {suffix for suffix, _, _ in seen} & {".rows", ".arrow"}
+    assert {(user, group) for _, user, group in seen} == {(54321, 54322)}
+    left = [path.stat().st_uid for path in (tmp_path / "q").rglob("*")]
+    assert {*left} == {54321}
+
+
 @pytest.mark.slow
 def test_python_sink_writes_in_tasks(spark: SparkSession, tmp_path: Path) -> None:
     """In the order of partitions, by Spark's workers."""

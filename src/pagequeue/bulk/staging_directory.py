@@ -12,8 +12,9 @@ import uuid
 from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
+from pagequeue import format as fmt
 from pagequeue.meta.ledger import STAGED
-from pagequeue.system.directory import FILE_MODE, Directory
+from pagequeue.system.directory import Directory
 from pagequeue.system.file_lock import FileLock
 from pagequeue.system.tree import remove_tree
 from pagequeue.system.trust import NOTHING
@@ -30,21 +31,29 @@ LIVE: Final = ".lock"
 
 
 def staged_directory(
-    path: str, prefix: str, file_mode: int = FILE_MODE, trust: frozenset[str] = NOTHING
+    path: str, prefix: str, trust: frozenset[str] = NOTHING, inside: str = ""
 ) -> str:
     """Return a queue's staging directory for rows and pages; create it if missing.
+
+    Args:
+        path: of the queue.
+        prefix: of its file names.
+        trust: as for `Queue`.
+        inside: the name of a directory in it, which is created as well.
 
     Raises:
         UnsafePath: it is a link, or belongs to another user. QueueNotFound: the queue's own
             directory is missing, which only opening it makes.
     """
-    queue = Directory(path, create=False, file_mode=file_mode, trust=trust)
-    try:
+    with contextlib.ExitStack() as stack:
+        queue = Directory(path, create=False, trust=trust)
+        stack.callback(queue.close)
+        queue.adopt(fmt.all_meta_name(prefix))
         folder = open_staged(queue, prefix)
-    finally:
-        queue.close()
-    folder.close()
-    return folder.path
+        stack.callback(folder.close)
+        if inside:
+            _inside(folder, inside).close()
+        return folder.path
 
 
 def remove_abandoned(staged: Directory) -> None:

@@ -136,7 +136,9 @@ def _copy_snapshots(
             continue
         try:
             Directory(path, create=False, read_only=True, trust=found.folder.trust).close()
-            shutil.copytree(path, target.folder.full(f"{name}/{snapshot}"), symlinks=True)
+            copy = target.folder.full(f"{name}/{snapshot}")
+            shutil.copytree(path, copy, symlinks=True)
+            target.folder.ownership.give_tree(copy)
         except (OSError, errors.PageQueueError) as error:
             notes.append(Problem(path, None, sequence, f"not copied: {error}"))
 

@@ -72,6 +72,7 @@ class Target(Closing):
                     self._check_empty()
             if manifest is None:
                 refuse_confusion(self.folder, prefix)
+            self.folder.adopt(fmt.all_meta_name(prefix))
             name = lock_name(prefix)
             file = self.folder.open(name, writable=True, make=True)
             self._lock = FileLock(file, self.folder.full(name))

@@ -103,7 +103,9 @@ class Queue(Closing, Generic[Sent]):
         lock_timeout: seconds to wait for a lock that another process holds.
         clock: returns ns since 1970, UTC; for tests and simulations.
         file_mode: permission bits of new files, whatever the umask, from 0o600 to 0o666; a new
-            directory gets x where they have r. Not stored: each opening has its own.
+            directory gets x where they have r. Not stored: each opening has its own. What is made
+            in the queue of another user has the mode of its files, and what root makes there
+            belongs to that user.
         trust: risks that are accepted; opening refuses all others. `"other_owner"`: a directory
             that belongs to another user than this one or root (root may read any), or a file in
             it that belongs to none of these and not to the directory's owner. `"world_writable"`:

@@ -35,8 +35,9 @@ from pagequeue.bulk.chunk import frame_bytes as frame_bytes_of
 from pagequeue.bulk.staging_directory import ENDED, staged_directory
 from pagequeue.spark.columns import PAYLOAD, TIME
 from pagequeue.spark.record_columns import payloads_of
-from pagequeue.system.directory import Directory, sync_path
+from pagequeue.system.directory import sync_path
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.ownership import ownership_inside
 from pagequeue.system.trust import trusted
 from pagequeue.util.timestamps import check_ns
 
@@ -128,7 +129,7 @@ def staging_directory(options: WriteOptions) -> str:
         DiskFull, SystemLimit: the system refused.
     """
     trust = trusted(options.trust, options.path)
-    return staged_directory(options.path, options.prefix, trust=trust)
+    return staged_directory(options.path, options.prefix, trust)
 
 
 def begin(options: WriteOptions, job: str) -> None:
@@ -138,9 +139,8 @@ def begin(options: WriteOptions, job: str) -> None:
         UnsafePath: it is a link, or belongs to another user.
         DiskFull, SystemLimit: the system refused.
     """
-    there = os.path.join(staging_directory(options), START + job)
     trust = trusted(options.trust, options.path)
-    Directory(there, create=True, durable=False, trust=trust).close()
+    staged_directory(options.path, options.prefix, trust, START + job)
 
 
 def stage(
@@ -200,7 +200,13 @@ def stage(
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        ownership_inside(os.path.dirname(path)).give(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _rows(batch: Any, shape: Shape) -> Any:  # noqa: ANN401 - pyarrow is not typed

@@ -247,6 +247,7 @@ class Opening:
     def _open_to_write(self, *, create: bool) -> AllMeta:
         """Take `queue.lock`; the first opener, exclusively, creates or recovers the queue."""
         self._check_before(create=create)
+        self.folder.adopt(fmt.all_meta_name(self.prefix))
         name = fmt.lock_name(self.prefix)
         lock = self.lock_on(name, make=True)
         deadline = time.monotonic() + self.lock_timeout

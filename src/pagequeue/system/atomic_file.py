@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Final
 from pagequeue import errors
 from pagequeue.system.directory import sync_path
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.ownership import ownership_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,12 +21,13 @@ NO_LINK: Final = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 
 @contextlib.contextmanager
-def whole_file(path: str, *, force: bool) -> Iterator[IO[bytes]]:
+def whole_file(path: str, *, force: bool, is_of_queue: bool = False) -> Iterator[IO[bytes]]:
     """Open a file for writing; it gets its name after the block, whole and on stable storage.
 
     Args:
         path: of the file.
         force: replace an existing file.
+        is_of_queue: it is in a directory of a queue, whose owner must be able to use it.
 
     Raises:
         OutputExists: the file exists, and `force` is False.
@@ -42,6 +44,8 @@ def whole_file(path: str, *, force: bool) -> Iterator[IO[bytes]]:
     try:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with os.fdopen(os.open(temporary, flags, FILE_MODE), "wb") as file:
+            if is_of_queue:
+                ownership_inside(os.path.dirname(path)).give(file.fileno())
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pagequeue import _core, errors
 from pagequeue.system.descriptors import opened, used
 from pagequeue.system.os_errors import raise_typed
+from pagequeue.system.ownership import AS_MADE, Ownership, check_giving, ownership
 from pagequeue.system.page_lock import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
 from pagequeue.system.replaced_file import (
     CHECK_SECONDS,
@@ -91,10 +92,11 @@ class Directory:
         durable: whether syncs are done, also that of the directory that a new one is in. Only a
             directory of temporary files, which nobody reads after a power cut, does without.
         read_only: the caller will not write to it.
-        file_mode: permission bits of new files, whatever the umask.
+        file_mode: permission bits of new files, whatever the umask; see `ownership.py` for those
+            in the queue of another user.
         trust: names of accepted circumstances; see `trust.py`.
         within: the open directory that it is in, or that it is itself: it is made and opened there,
-            wherever the path leads by now.
+            wherever the path leads by now, and its files get the same owner and mode.
         failed: called with the system's error number when a sync of the directory fails. That sync
             can have dropped the names of any file, so the next one may succeed without them.
 
@@ -126,7 +128,7 @@ class Directory:
         self._prefix = os.path.join(path, "")
         self._failed = failed
         self.is_durable: bool = durable
-        self._file_mode = file_mode
+        self._makes = Ownership(AS_MADE, AS_MADE, file_mode) if within is None else within.ownership
         self._trust = trust
         if within is not None:
             within.check()
@@ -146,6 +148,9 @@ class Directory:
             with self.descriptor as fd:
                 status = status_of(fd, path)
                 check_directory(fd, status, path, trust=trust, read_only=read_only)
+                if within is None and not read_only:
+                    self._makes = ownership(status, None, file_mode)
+                    check_giving(self._makes, fd, path)
             self.owner: int = status.st_uid
             self.own_identity: Identity = identity_of(status)
             self._guard.watch_directory(path, self.own_identity)
@@ -185,7 +190,7 @@ class Directory:
             raise_typed(error, self.path, "making the directory")
 
     def _make_directory(self, path: str) -> None:
-        mode = directory_mode(self._file_mode)
+        mode = directory_mode(self.file_mode)
         with self._named(path) as (name, within):
             try:
                 os.mkdir(name, mode, dir_fd=within)
@@ -194,6 +199,8 @@ class Directory:
         # O_PATH needs no read permission, which the umask may have removed even for the owner; by
         # descriptor, because the name could refer to another directory by now.
         with used(self._open_directory(path, os.O_PATH)) as fd:
+            if not self._makes.is_as_made:
+                os.chown(f"/proc/self/fd/{fd}", self._makes.user, self._makes.group)
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 os.chmod(f"/proc/self/fd/{fd}", mode)
         if not self.is_durable:
@@ -240,7 +247,30 @@ class Directory:
     @property
     def file_mode(self) -> int:
         """Permission bits of new files."""
-        return self._file_mode
+        return self._makes.file_mode
+
+    @property
+    def ownership(self) -> Ownership:
+        """What files get that are made here."""
+        return self._makes
+
+    def adopt(self, name: str) -> None:
+        """Let the owner of the queue whose allMeta has this name use all files that are made here.
+
+        Raises:
+            UnsafePath: it is not a regular file, or a stranger's.
+            AccessDenied: they could not be given to the owner.
+        """
+        status = self.status(name)
+        if status is None:
+            return
+        path = self.full(name)
+        check_file(status, path, directory_owner=self.owner, trust=self._trust, writable=False)
+        with self.descriptor as folder:
+            wanted = ownership(status_of(folder, self.path), status, self.file_mode)
+            if wanted != self._makes:
+                check_giving(wanted, folder, self.path)
+                self._makes = wanted
 
     @property
     def trust(self) -> frozenset[str]:
@@ -400,14 +430,16 @@ class Directory:
             try:
                 with self.descriptor as folder:
                     made = flags | os.O_CREAT | os.O_EXCL
-                    file = opened(self.full(name), made, self._file_mode, name=name, dir_fd=folder)
+                    file = opened(self.full(name), made, self.file_mode, name=name, dir_fd=folder)
             except FileExistsError:
                 continue
             try:
                 with file as fd:
-                    os.fchmod(fd, self._file_mode)
+                    self._makes.give(fd)
             except BaseException:
                 file.close()
+                with contextlib.suppress(errors.PageQueueError):
+                    self.remove(name)
                 raise
             return file
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -538,7 +570,7 @@ class Directory:
                     size_bytes,
                     size_bytes if reserved_bytes is None else reserved_bytes,
                     filled_bytes,
-                    self._file_mode,
+                    *self._makes,
                     synced and self.is_durable,
                     is_page(name),
                     False,
@@ -569,7 +601,7 @@ class Directory:
                     size_bytes,
                     size_bytes,
                     0,
-                    self._file_mode,
+                    *self._makes,
                     False,
                     True,
                     True,

@@ -109,6 +109,7 @@ typedef struct {
     Py_buffer data;
     uint64_t bytes, filled;
     uint64_t reserved; /* so much has blocks; the rest is reserved when it is needed */
+    long user, group; /* of the file; -1 = as it is made */
     int mode, synced;
     int held;  /* shared lock on the file for as long as the map lives */
     int again; /* a retired file under the temporary name is used */
@@ -300,6 +301,12 @@ static int is_warm(void *base, uint64_t bytes) {
     return there >= count - count / 8;
 }
 
+static int belongs_to(const content *wanted, const struct stat *status) {
+    uid_t user = wanted->user < 0 ? geteuid() : (uid_t)wanted->user;
+    return status->st_uid == user &&
+           (wanted->group < 0 || status->st_gid == (gid_t)wanted->group);
+}
+
 /* A retired file, zeroed and with its new header, under its new name: U2 to U5 of FORMAT.md (I13).
  * Returns an errno; then the file still has its temporary name, and is useless. */
 static int use_again(int folder, const char *temporary, const char *name, const content *wanted,
@@ -312,7 +319,7 @@ static int use_again(int folder, const char *temporary, const char *name, const 
     }
     int error = fstat(fd, &status) == 0 ? 0 : errno;
     if (error == 0 &&
-        (!S_ISREG(status.st_mode) || status.st_nlink != 1 || status.st_uid != geteuid() ||
+        (!S_ISREG(status.st_mode) || status.st_nlink != 1 || !belongs_to(wanted, &status) ||
          (status.st_mode & 07777) != (mode_t)wanted->mode ||
          (uint64_t)status.st_size != wanted->bytes ||
          (uint64_t)status.st_blocks * 512 < wanted->bytes)) {
@@ -367,7 +374,13 @@ static int make_file(int folder, const char *temporary, const char *name, const 
     if (fd < 0) {
         return errno;
     }
-    int error = fchmod(fd, (mode_t)wanted->mode) == 0 ? 0 : errno; /* whatever the umask */
+    int error = 0;
+    if (wanted->user >= 0 || wanted->group >= 0) {
+        error = fchown(fd, (uid_t)wanted->user, (gid_t)wanted->group) == 0 ? 0 : errno;
+    }
+    if (error == 0) {
+        error = fchmod(fd, (mode_t)wanted->mode) == 0 ? 0 : errno; /* whatever the umask */
+    }
     if (error == 0) {
         error = reserve(fd, wanted);
     }
@@ -551,9 +564,9 @@ static PyObject *region_make(PyTypeObject *type, PyObject *args) {
     content wanted;
     void *base = NULL;
     int kept = -1;
-    if (!PyArg_ParseTuple(args, "issy*KKKiiiii:make", &folder, &temporary, &name, &wanted.data,
-                          &bytes, &reserved, &filled, &wanted.mode, &wanted.synced, &wanted.held,
-                          &wanted.again, &wanted.kept)) {
+    if (!PyArg_ParseTuple(args, "issy*KKKlliiiii:make", &folder, &temporary, &name, &wanted.data,
+                          &bytes, &reserved, &filled, &wanted.user, &wanted.group, &wanted.mode,
+                          &wanted.synced, &wanted.held, &wanted.again, &wanted.kept)) {
         return NULL;
     }
     wanted.bytes = bytes;

@@ -215,5 +215,5 @@ def _plan_of(
 def save(path: str, plan: Plan) -> None:
     """Write a plan down, durably, whole or not at all."""
     text = json.dumps({"version": VERSION, **asdict(plan)}).encode()
-    with whole_file(path, force=True) as file:
+    with whole_file(path, force=True, is_of_queue=True) as file:
         file.write(f"{_core.crc32c(text):08x}".encode() + text)

@@ -16,6 +16,7 @@ import java.nio.file.attribute.FileAttribute;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
 import java.util.zip.CRC32C;
@@ -188,6 +189,7 @@ final class RowFile implements DataWriter {
     private void make() throws IOException {
         try {
             Files.createDirectory(directory, attributes("rwx------"));
+            give(directory);
         } catch (FileAlreadyExistsException other) {
             // another task of the batch was first
         }
@@ -203,6 +205,19 @@ final class RowFile implements DataWriter {
         options.add(StandardOpenOption.CREATE_NEW);
         options.add(LinkOption.NOFOLLOW_LINKS);
         channel = FileChannel.open(path, options, attributes("rw-------"));
+        give(path);
+    }
+
+    /** What root makes belongs to the queue's owner, as the directory does that it is in. */
+    private static void give(Path made) throws IOException {
+        LinkOption[] asItIs = new LinkOption[] {LinkOption.NOFOLLOW_LINKS};
+        if (((Integer) Files.getAttribute(made, "unix:uid", asItIs)).intValue() == 0) {
+            Map of = Files.readAttributes(made.getParent(), "unix:uid,gid", asItIs);
+            if (((Integer) of.get("uid")).intValue() != 0) {
+                Files.setAttribute(made, "unix:gid", of.get("gid"), asItIs);
+                Files.setAttribute(made, "unix:uid", of.get("uid"), asItIs);
+            }
+        }
     }
 
     private static FileAttribute[] attributes(String mode) {
