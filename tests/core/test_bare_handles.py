@@ -92,7 +92,7 @@ def disturbed(rnd: random.Random) -> _core.Region:
     One of three has a wrong link, and is right otherwise.
     """
     file = _core.Region(-1, TABLE_AT + CAPACITY * RECORD_BYTES, True)
-    _core.reset_group(file, CAPACITY, 0.0, 0.0)
+    _core.reset_group(file, CAPACITY)
     if rnd.randrange(3) == 0:
         file.store(PLACE_AT, PLACE)
         file.store_half(rnd.randrange(LINKS_AT, LINKS_END, 4), rnd.randrange(CAPACITY + 2))
@@ -159,7 +159,7 @@ def test_no_bytes_of_a_table_lead_out_of_it_or_have_no_end() -> None:
 def test_free_record_that_a_link_leads_to_is_not_claimed() -> None:
     """I14: an acknowledged message is not delivered again, whatever the links say."""
     file = _core.Region(-1, TABLE_AT + CAPACITY * RECORD_BYTES, True)
-    _core.reset_group(file, CAPACITY, 0.0, 0.0)
+    _core.reset_group(file, CAPACITY)
     file.store(PLACE_AT, PLACE)
     group = handle_of(file, page_of(9), 0)
     assert [group.claim(0).message.sequence for _ in range(3)] == [0, 1, 2]

@@ -151,7 +151,7 @@ def page_of(size: int = 4096, *, writable: bool = True) -> _core.Region:
         (lambda: _core.copy_checked(page_of(), 4097, 0, 0, bytearray(9), 0), "not in the page"),
         (lambda: _core.copy_checked(page_of(), 0, 9, 0, bytearray(9), 1), "the target"),
         (lambda: _core.copy_checked(page_of(), 0, 0, 0, bytearray(9), 10), "the target"),
-        (lambda: _core.reset_group(_core.Region(-1, 4096, True), 1, 0.0, 0.0), "group"),
+        (lambda: _core.reset_group(_core.Region(-1, 4096, True), 1), "group"),
         (lambda: setattr(page_of(), "queue_id", b"short"), "16 bytes, not 5"),
     ],
 )

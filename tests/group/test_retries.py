@@ -376,6 +376,24 @@ def test_closing_delays_no_dead_letter(queue: Queue, monkeypatch: pytest.MonkeyP
 # --- processes ------------------------------------------------------------------------------------
 
 
+def test_message_waits_by_its_group_when_no_process_was_left(tmp_path: Path) -> None:
+    """The next opener is alone, and does not know the rule; its handle of the group does."""
+    with Queue(tmp_path) as queue:
+        send(queue, 1)
+    for deliveries in range(1, 5):
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                group = Queue(tmp_path).group("work", backoff=None)
+                os._exit(9 if group.claim(0).deliveries == deliveries else 1)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    with Queue(tmp_path) as queue, queue.group("work", backoff=(100.0, 100.0)) as group:
+        assert (group.lag, group.ready) == (1, 0)
+        with pytest.raises(NothingReceived):
+            group.claim(0)
+
+
 def test_message_that_kills_every_process_keeps_no_other_waiting(tmp_path: Path) -> None:
     """No process is left that could notice the death: the next opener does.
 

@@ -323,11 +323,11 @@ class GroupTable:
         check_lock_abi(self.region.load_half(self.LOCK_ABI), self.path)
 
     def reset(self) -> None:
-        """Recreate the lock and void every claim; only while the group is open nowhere.
+        """Recreate the lock and end every lease; only while the group is open nowhere.
 
-        What was claimed waits by the default rule: the rule of its worker is not known here.
+        What was claimed waits by the rule of the next handle, which finds that its owner is dead.
         """
-        _core.reset_group(self.region, self.first, *BACKOFF)
+        _core.reset_group(self.region, self.first)
         self.region.store_half(self.LOCK_ABI, _core.LOCK_ABI)
         # Dies or is cut before this line: the next opener recreates the file.
         self.region.write(KEY_AT, lock_key_of(self._folder, self.inode))

@@ -325,14 +325,26 @@ int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due) {
     return 1;
 }
 
+void pq_table_end_leases(pq_table *table, int64_t now) {
+    uint32_t steps = 0;
+    uint8_t *record;
+    for (uint32_t link = get_u32(META(FIRST));
+         (record = linked(table, link)) != NULL && steps <= table->capacity;
+         link = get_u32(OF(record, FOLLOWING)), steps++) {
+        if (state_of(record) == PQ_RECORD_CLAIMED && (int64_t)get_u64(OF(record, LEASE_END)) > now) {
+            put_u64(OF(record, LEASE_END), (uint64_t)now);
+            pq_table_note_due(table, link - 1, record, now, now);
+        }
+    }
+}
+
 uint32_t pq_table_release(pq_table *table, uint64_t owner, const pq_retry *retry, int64_t now) {
     uint32_t count = 0, steps = 0;
     uint8_t *record;
     for (uint32_t link = get_u32(META(FIRST));
          (record = linked(table, link)) != NULL && steps <= table->capacity;
          link = get_u32(OF(record, FOLLOWING)), steps++) {
-        if (state_of(record) == PQ_RECORD_CLAIMED &&
-            (owner == UINT64_MAX || get_u64(OF(record, OWNER)) == owner)) {
+        if (state_of(record) == PQ_RECORD_CLAIMED && get_u64(OF(record, OWNER)) == owner) {
             int64_t delay = pq_retry_delay(retry, get_u64(OF(record, SEQUENCE)),
                                            get_u32(OF(record, DELIVERIES)));
             let_wait(table, link - 1, record, now, now + delay, PQ_CAUSE_DEATH);

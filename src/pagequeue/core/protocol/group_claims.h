@@ -92,7 +92,9 @@ void pq_table_acked_at(pq_table *table, int64_t realtime);
 void pq_table_count(pq_table *table, uint32_t word_at, uint64_t more);
 /* Make an acknowledged message, or one of a snapshot, wait again; 0 = no record is free. */
 int pq_table_restore(pq_table *table, const pq_claim *message, int64_t due);
-/* Whatever an owner has claimed is to be claimed again; every owner's with UINT64_MAX. */
+/* No lease is longer than until now. */
+void pq_table_end_leases(pq_table *table, int64_t now);
+/* Whatever an owner has claimed is to be claimed again. */
 uint32_t pq_table_release(pq_table *table, uint64_t owner, const pq_retry *retry, int64_t now);
 uint32_t pq_table_owners(const pq_table *table, uint64_t *owners, uint32_t limit);
 /* 1 = set, 0 = the next one is not `sequence` any more. */

@@ -269,13 +269,12 @@ static PyObject *core_reset_lock(PyObject *Py_UNUSED(module), PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* Reset a group's lock and void every claim: no process that made one can be alive. */
+/* Reset a group's lock and end every lease: no process that made a claim can be alive. The next
+ * handle finds that, and the messages wait by its rule. */
 static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
     Region *file;
     unsigned int capacity;
-    double first, most;
-    if (!PyArg_ParseTuple(args, "O!Idd:reset_group", pq_region_type, &file, &capacity, &first,
-                          &most) ||
+    if (!PyArg_ParseTuple(args, "O!I:reset_group", pq_region_type, &file, &capacity) ||
         pq_group_file_check(file, capacity) < 0) {
         return NULL;
     }
@@ -294,8 +293,7 @@ static PyObject *core_reset_group(PyObject *Py_UNUSED(module), PyObject *args) {
         return PyErr_Format(PyExc_ValueError, "the group's table has parts that are not mapped");
     default: return PyErr_NoMemory();
     }
-    pq_retry retry = {.first = (int64_t)(first * 1e9), .most = (int64_t)(most * 1e9)};
-    pq_table_release(&table, UINT64_MAX, &retry, pq_clock_monotonic());
+    pq_table_end_leases(&table, pq_clock_monotonic());
     pq_table_end(&table);
     if (!pq_region_intact(file)) {
         return NULL;
@@ -562,7 +560,7 @@ static PyMethodDef functions[] = {
     {"set_tail", core_set_tail, METH_VARARGS, "Set the writers' place; only when exclusive."},
     {"reset_lock", core_reset_lock, METH_VARARGS, "Reset the writers' lock; only when exclusive."},
     {"reset_group", core_reset_group, METH_VARARGS,
-     "Reset a group's lock, void its claims; only when exclusive. Return its next sequence."},
+     "Reset a group's lock, end its leases; only when exclusive. Return its next sequence."},
     {"retry_delay", core_retry_delay, METH_VARARGS,
      "Return how long a message waits after so many failed deliveries, in ns."},
     {"wake", core_wake, METH_VARARGS, "Wake everyone who sleeps on the doorbell."},
