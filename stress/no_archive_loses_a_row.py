@@ -32,7 +32,7 @@ from stress.spark_driver import row_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SHORT_SECONDS = 20.0
+SHORT_SECONDS = 12.0
 STEPS_SHARE = 0.4
 """So much of the time is for archivers without Spark."""
 VIOLATIONS_MAX = 5

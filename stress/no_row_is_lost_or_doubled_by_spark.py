@@ -34,7 +34,7 @@ from pagequeue import PageQueueError, Queue, Retention
 from stress.campaign import Budget, Outcome
 from stress.spark_driver import PAGE_BYTES, row_of
 
-SHORT_SECONDS = 45.0
+SHORT_SECONDS = 25.0
 VIOLATIONS_MAX = 5
 PAGES = 12
 START_SECONDS = 300.0

@@ -67,11 +67,15 @@ def test_programs_of_the_guide_run(page: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_programs_of_the_guide_run_again(page: str, tmp_path: Path) -> None:
-    """Readers try a program twice, in the same directory, where its store then exists.
+    """Readers try a program twice, in the same directory, where its store then exists."""
+    follow(page, tmp_path, False, False)
 
-    The second time in an interpreter that has imported nothing else.
-    """
-    follow(page, tmp_path, False, True)
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PAGES)
+def test_programs_of_the_guide_import_what_they_use(page: str, tmp_path: Path) -> None:
+    """In fresh interpreters no module of the package is there because another program used it."""
+    follow(page, tmp_path, True)
 
 
 def delivered(directory: Path) -> list[int]:

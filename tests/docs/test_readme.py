@@ -83,17 +83,22 @@ def test_python_block_runs(number: int, directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(PYTHON)))
-def test_python_block_runs_again(number: int, directory: Path, tmp_path: Path) -> None:
-    """Readers try one of the first pages twice, in the same directory, where its queue then exists.
-
-    The last time in an interpreter that has imported nothing else.
-    """
-    directory = directory if number < FIRST_COUNT else tmp_path
+@pytest.mark.parametrize("number", range(FIRST_COUNT))
+def test_python_block_runs_again(number: int, directory: Path) -> None:
+    """Readers try one of the first pages twice: the second time its queue exists."""
     for module in LIBRARY.findall(PYTHON[number]):
         pytest.importorskip(module, reason=f"{module} is not installed")
-    if number < FIRST_COUNT:
-        run_block(number, directory)
+    run_block(number, directory)
+    run_block(number, directory)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", range(len(PYTHON)))
+def test_python_block_imports_what_it_uses(number: int, directory: Path, tmp_path: Path) -> None:
+    """In a fresh interpreter no module of the package is there because another program used it."""
+    directory = directory if number < FIRST_COUNT else tmp_path  # the last one is not repeated
+    for module in LIBRARY.findall(PYTHON[number]):
+        pytest.importorskip(module, reason=f"{module} is not installed")
     run_block(number, directory, is_fresh=True)
 
 
