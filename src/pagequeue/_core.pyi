@@ -457,6 +457,7 @@ def resync(
     end_sequence: int,
     floor_timestamp: int,
     ceiling_timestamp: int,
+    mark_sequence: int = 0,
     /,
 ) -> tuple[int, int] | None: ...
 def reserve(

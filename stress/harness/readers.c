@@ -103,7 +103,8 @@ static void resync(const pq_place *at, const choices *chosen) {
     if (from > end || end > PQ_SEQUENCE_MAX) {
         return; /* the caller's duty */
     }
-    if (pq_resync(at, begin, from, end, chosen->since, chosen->ceiling, &position, &sequence)) {
+    if (pq_resync(at, begin, from, end, (uint64_t)chosen->since % 64, chosen->since, chosen->ceiling,
+                  &position, &sequence)) {
         can_stand(at, position);
         MUST(position > begin && sequence >= from && sequence <= end);
         pq_frame frame;

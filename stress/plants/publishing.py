@@ -320,7 +320,7 @@ PUBLISHING = (
         {
             "protocol/scan.c": [
                 ("    for (; ordinal < at->index_cap", "    for (; 0 && ordinal < at->index_cap"),
-                ("        if (leads_on(&self, place,", "        if (1 || leads_on(&self, place,"),
+                ("if (led == TO_END) {", "if (1) {"),
             ]
         },
     ),

@@ -177,3 +177,28 @@ def test_resync_refuses_invalid_arguments() -> None:
     for arguments in ((5, 64, 4, 9), (0, 64, 5, 4), (0, 64, 0, 2**63)):
         with pytest.raises(ValueError, match="order"):
             _core.resync(region, None, *arguments, 0, MAX)
+
+
+def test_frames_that_lead_to_the_mark_are_found_without_an_index() -> None:
+    """The mark's page reached the mark on the disk; with zeros after it, or damage of what came."""
+    frames = [frame_of(b"%3d" % number * 4, number) for number in range(20)]
+    page = bytes(64) + b"".join(frames)
+    hole = page[:160] + bytes(64) + page[224:]
+    for rest in (b"", b"\xa5" * 50):
+        region = region_of((hole + rest).ljust(SMALL, b"\0"))
+        assert _core.resync(region, None, 0, 160, 3, fmt.SEQUENCE_MAX, 0, MAX) is None
+        assert _core.resync(region, None, 0, 160, 3, fmt.SEQUENCE_MAX, 0, MAX, 20) == (224, 5)
+        assert _core.resync(region, None, 0, 160, 3, fmt.SEQUENCE_MAX, 0, MAX, 21) is None
+
+
+def test_two_places_that_lead_to_the_mark_prove_nothing() -> None:
+    """A damaged message can hold frames of this very queue, up to the same mark."""
+    forged = b"".join(frame_of(b"forged", number) for number in range(4, 10))
+    frames = [frame_of(b"%3d" % number * 4, number) for number in range(10)]
+    frames[3] = bytes(16) + frame_of(forged, 3)[16:]  # its header is lost
+    page = bytes(64) + b"".join(frames)
+    at = 64 + 3 * len(frames[0])
+    real = at + len(frames[3])
+    for rest, found in ((b"", (real, 4)), (b"\xa5" * 50, None)):
+        region = region_of((page + rest).ljust(SMALL, b"\0"))
+        assert _core.resync(region, None, 0, at, 3, fmt.SEQUENCE_MAX, 0, MAX, 10) == found

@@ -141,6 +141,7 @@ OTHERS: Final = {
     "decide",
     "query",
     "keep_unacked",
+    "keep_partial",
     "drop_acknowledged",
     "ctx",
     "compact_on_open",

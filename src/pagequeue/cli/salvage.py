@@ -41,22 +41,38 @@ def _loss(loss: Loss) -> str:
 @click.option(
     "--to", "target", required=True, type=click.Path(readable=False), help="Directory to copy into."
 )
+@click.option("--keep-partial", is_flag=True, help="Also copy what is left of an incomplete send.")
 @options.json_option()
 @options.prefix_option
 @options.trust_option
 def command(
-    directory: str, target: str, prefix: str, trust: tuple[Trust, ...], *, as_json: bool
+    directory: str,
+    target: str,
+    prefix: str,
+    trust: tuple[Trust, ...],
+    *,
+    keep_partial: bool,
+    as_json: bool,
 ) -> int:
     """Copy every message of the queue in DIR that still validates into a new queue.
 
-    DIR is only read. Prints which messages are lost; exit code 1 if there are any.
+    DIR is only read. Prints which messages are lost; exit code 1 if there are any. Of messages that
+    were sent at once, in several pages, and not flushed, it copies all or none, and prints which
+    ones it left out.
 
     \b
     pagequeue salvage events --to saved
     """  # noqa: D301 - click's own mark is the character
     try:
         with page_progress("copying pages") as progress:
-            report = salvage_queue(directory, target, prefix=prefix, trust=trust, progress=progress)
+            report = salvage_queue(
+                directory,
+                target,
+                prefix=prefix,
+                trust=trust,
+                progress=progress,
+                keep_partial=keep_partial,
+            )
     except InvalidOption as error:
         raise click.UsageError(message_of(error)) from None
     if as_json:
@@ -66,7 +82,11 @@ def command(
         return 0 if report.ok else 1
     for loss in report.lost:
         click.echo(_loss(loss))
-    for kind, again in (("conflict", report.conflicts), ("ignored", report.duplicates)):
+    for kind, again in (
+        ("conflict", report.conflicts),
+        ("ignored", report.duplicates),
+        ("left out", report.left_out),
+    ):
         for repeat in again:
             which = message_range(repeat.first_sequence, repeat.last_sequence + 1)
             click.echo(f"{kind}: {which}: {repeat.file}: {repeat.reason}")

@@ -27,6 +27,7 @@ from pagequeue.integrity.salvage_source import (
     fitting_times,
     frames_of,
     is_claimed,
+    partial_commits,
     proved_end,
     sources,
 )
@@ -57,6 +58,7 @@ LOCK_TIMEOUT = 10.0
 
 Payload: TypeAlias = "bytes | LargePayload"
 COPY_BYTES: Final = 1 << 20
+NOT_WHOLE: Final = "sent at once with messages that are missing: `keep_partial` copies them"
 
 
 class FragmentSource:
@@ -103,13 +105,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Messages whose sequences were found a second time.
+    """Messages whose sequences were found a second time, or that were left out.
 
     Attributes:
         file: the file that contains them.
         first_sequence: of the first one.
         last_sequence: of the last one, inclusive.
-        reason: how they differ from the first ones.
+        reason: how they differ from the first ones, or why they were left out.
 
     Example:
         >>> Repeat("events/queue-0000000003.page", 100, 127, "a duplicate").reason
@@ -133,6 +135,7 @@ class SalvageReport:
         lost: messages that are lost, in order.
         duplicates: messages that were found a second time with the same contents; ignored.
         conflicts: messages that were found a second time with other contents; the first was copied.
+        left_out: messages of sends that are not whole; copied with `keep_partial`.
         notes: pages and indexes that were skipped, and other remarks.
 
     Example:
@@ -147,6 +150,7 @@ class SalvageReport:
     lost: list[Loss] = field(default_factory=list)
     duplicates: list[Repeat] = field(default_factory=list)
     conflicts: list[Repeat] = field(default_factory=list)
+    left_out: list[Repeat] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
 
     @property
@@ -167,8 +171,11 @@ def salvage_queue(
     prefix: str = "queue",
     trust: Trusted = (),
     progress: Callable[[int, int], None] | None = None,
+    keep_partial: bool = False,
 ) -> SalvageReport:
     """Copy all valid messages into a new queue, and flush it.
+
+    Messages that were sent at once, in several pages, and not flushed are copied all or not at all.
 
     Args:
         directory: path of the damaged queue; it is only read, and no lock is taken.
@@ -176,9 +183,10 @@ def salvage_queue(
         prefix: of the file names of both queues.
         trust: as for `Queue`, for both directories.
         progress: called with page files done and page files in all.
+        keep_partial: also copy what is valid of a send that is not whole.
 
     Returns:
-        What was copied and what is lost.
+        What was copied, what is lost, and what was left out.
 
     Raises:
         QueueNotFound: no queue with this prefix is in the directory.
@@ -217,7 +225,7 @@ def salvage_queue(
             )
         with _Target(target_path, prefix, found, trusted(trust, path)) as made:
             try:
-                report = _Salvage(found, made).run(progress)
+                report = _Salvage(found, made, keep_partial=keep_partial).run(progress)
                 copy_beside(found, report.runs, made.store, report.notes)
             except BaseException:
                 made.remove()  # or half of a copy could be taken for all of it
@@ -348,9 +356,10 @@ def _note_again(noted: list[Repeat], file: str, sequence: int, reason: str) -> N
 
 
 class _Salvage:
-    def __init__(self, found: Inspection, target: _Target) -> None:
+    def __init__(self, found: Inspection, target: _Target, *, keep_partial: bool) -> None:
         self.found = found
         self.target = target
+        self.keep_partial = keep_partial
         self.report = SalvageReport(target.path)
         self.next = found.head_sequence or 0
         """The old sequence to copy next."""
@@ -360,6 +369,7 @@ class _Salvage:
         self.damage: tuple[str, int | None, str] | None = None
         """The last damage: file, position and reason of the messages missing after it."""
         self._by_number: dict[int, SalvagePage] = {}
+        self._partial: dict[int, int] = {}
         self.is_claimed = False
         """Whether the index has a message where the valid ones of the last page end."""
 
@@ -370,6 +380,8 @@ class _Salvage:
             source.number: source
             for source in sorted(all_sources, key=lambda source: source.is_named)
         }
+        if not self.keep_partial:
+            self._partial = partial_commits(self.found, self._by_number)
         self._miss_head()
         for done, source in enumerate(all_sources):
             if progress is not None:
@@ -387,6 +399,8 @@ class _Salvage:
         if following is not None and not following.is_named:  # it can be of before a power cut
             end = max(following.first, proved_end(source) or 0)
         self.last_number = max(self.last_number, source.number)
+        written = self.found.written
+        mark_page = 0 if written is None else written.durable_page
         for reason in source.reasons:
             self.damage = (source.path, 0, reason)
         walked = valid_runs(
@@ -395,8 +409,9 @@ class _Salvage:
             source.first,
             None,
             end_sequence=None if end is None or end < source.first else end,
-            is_sealed=following is not None,
+            is_sealed=following is not None or source.number < mark_page,
             sent_sequence=self._sent(),
+            durable_sequence=self.found.durable_sequence if source.number == mark_page else 0,
         )
         for run in walked:
             # After damage, in a page with an unknown end and above the durable mark, the rest of a
@@ -499,6 +514,9 @@ class _Salvage:
         first, payloads, times = first + known, payloads[known:], times[known:]
         if not payloads:
             return
+        if first < self._partial.get(source.number, 0):
+            self._leave_out(source, first, times)
+            return
         times = self._times(source, first, times, after)
         damage, known_loss = self.damage, len(self.report.lost)
         if first > self.next:
@@ -535,6 +553,15 @@ class _Salvage:
                 return
         reason = "out of order: messages after it were copied already"
         _note_again(self.report.conflicts, source.path, sequence, reason)
+
+    def _leave_out(self, source: SalvagePage, first: int, times: list[int]) -> None:
+        """Note messages of a send that is not whole, and those that are missing before them."""
+        if first > self.next:
+            self._miss(self._missing_before(source), first, times[0])
+        self.next = first + len(times)
+        for sequence in range(first, self.next):
+            _note_again(self.report.left_out, source.path, sequence, NOT_WHOLE)
+        self.damage = None
 
     # --- losses -----------------------------------------------------------------------------------
 

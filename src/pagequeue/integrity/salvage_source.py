@@ -13,6 +13,7 @@ from pagequeue import format as fmt
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.meta.commit_record import read_publishing
 from pagequeue.page.compressed_page import derived_index, map_page
+from pagequeue.page.fragments import head_in
 from pagequeue.page.header import parse_header
 from pagequeue.page.page import PROOF, Scan, map_file, private_page, scan_region
 from pagequeue.system.os_errors import NO_RESOURCE, raise_typed
@@ -44,6 +45,7 @@ class SalvagePage:
         reasons: what is wrong with the file as a whole.
         blocks: damaged blocks of a compressed page: position in the file and reason, by the
             sequence of the first message.
+        is_continued: whether the next page has messages of the same bulk commit.
     """
 
     path: str
@@ -53,6 +55,7 @@ class SalvagePage:
     index: _core.Region | None
     reasons: list[str]
     blocks: dict[int, tuple[int, str]] = field(default_factory=dict)
+    is_continued: bool = False
 
     @property
     def is_named(self) -> bool:
@@ -161,7 +164,9 @@ def _source(
             )
         reason = f"header: its first message is {first}, its frames prove {proved}"
         first, reasons = proved, [*reasons, reason]
-    return SalvagePage(path, header.page_number, first, region, index, reasons, blocks)
+    return SalvagePage(
+        path, header.page_number, first, region, index, reasons, blocks, header.is_continued
+    )
 
 
 def _region(
@@ -316,6 +321,74 @@ def _indexed_first(region: _core.Region, index: _core.Region | None, following: 
         if _core.peek(region, position, first + ordinal)[0] == _core.READ_FRAME:
             return first
     return None
+
+
+def partial_commits(found: Inspection, pages: dict[int, SalvagePage]) -> dict[int, int]:
+    """Return up to which message the pages of bulk commits that are not whole belong to them.
+
+    Only commits after the durable mark: what is below it was sent as a whole, and flushed. Where
+    the page before the first one is lost, that can have had some of its messages.
+
+    Args:
+        found: of the queue.
+        pages: those that are read, by number.
+
+    Returns:
+        the sequence after the last message of such a commit in each of its pages.
+    """
+    result: dict[int, int] = {}
+    begins = [
+        page
+        for number, page in sorted(pages.items())
+        if page.is_continued
+        and page.first >= found.durable_sequence
+        and not (number - 1 in pages and pages[number - 1].is_continued)
+    ]
+    for page in begins:
+        number = page.number
+        before = pages.get(number - 1)
+        is_lost = number > found.head_page and (before is None or bool(before.reasons))
+        while number in pages and pages[number].is_continued:
+            number += 1
+        last = pages.get(number)
+        if not is_lost and _is_whole(found, pages, page, number):
+            continue
+        result.update(dict.fromkeys(range(page.number, number), fmt.SEQUENCE_MAX))
+        if last is not None:
+            result[number] = _first_batch_end(last)
+    return result
+
+
+def _is_whole(
+    found: Inspection, pages: dict[int, SalvagePage], first: SalvagePage, last: int
+) -> bool:
+    """Whether the bulk commit that begins in one page and ends in another is whole."""
+    assert found.meta is not None
+    begin = first.number, first.first
+    head = head_in(pages[last].region) if last in pages else None
+    last += 0 if head is None else head.fragments - 1
+    judge = _core.Judge(
+        found.meta.queue_id, found.meta.page_bytes, begin, begin, last, (0, 0, 0), _core.WALK_TAIL
+    )
+    while (wanted := judge.wants()) is not None and wanted[0] <= last:
+        page = pages.get(wanted[0])
+        if page is None:
+            return False
+        shown = judge.show(page.number, _core.FILE_PLAIN, len(page.region), page.region)
+        if shown is not None and shown[3] == _core.PAGE_DROPPED:
+            return False
+    return judge.refusal() is None
+
+
+def _first_batch_end(page: SalvagePage) -> int:
+    """Return the sequence after the first batch of a page, as far as it is valid."""
+    position, sequence = fmt.PAGE_HEADER_BYTES, page.first
+    while (frame := _core.peek(page.region, position, sequence))[0] == _core.READ_FRAME:
+        word = page.region.load_half(position)
+        position, sequence = frame[3], sequence + 1
+        if not fmt.has_more(word):
+            break
+    return sequence
 
 
 def is_claimed(source: SalvagePage, run: ValidRun) -> bool:

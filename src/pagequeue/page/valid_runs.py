@@ -49,6 +49,7 @@ def valid_runs(
     end_sequence: int | None,
     is_sealed: bool,
     sent_sequence: int = 0,
+    durable_sequence: int = 0,
     ceiling_timestamp: int = fmt.TIMESTAMP_MAX,
 ) -> Iterator[ValidRun]:
     """Yield the runs of one page in order; the first starts at the page's first position.
@@ -63,6 +64,8 @@ def valid_runs(
             the first empty slot is the end: unpublished frames can follow it.
         sent_sequence: messages below it were certainly sent; above it, in an unsealed page, only
             whole batches were.
+        durable_sequence: the durable mark, if it is in this page: messages below it were on stable
+            storage, so an empty slot before it is damage.
         ceiling_timestamp: no frame of it is younger.
     """
     position, sequence = fmt.PAGE_HEADER_BYTES, first_sequence
@@ -83,7 +86,8 @@ def valid_runs(
         is_early = stopped == _core.READ_END and end_sequence is not None and end < end_sequence
         if (stopped == _core.READ_END and not is_early) or (end >= limit and not is_sealed):
             return
-        if stopped == _core.READ_NOTHING and not is_sealed and end_sequence is None:
+        is_open = not is_sealed and end_sequence is None and end >= durable_sequence
+        if stopped == _core.READ_NOTHING and is_open:
             return
         if floor_timestamp is not None:
             floor = timestamp
@@ -96,6 +100,7 @@ def valid_runs(
             max(limit, end),
             max(floor, fmt.TIMESTAMP_MIN),
             ceiling_timestamp,
+            durable_sequence,
         )
         if found is None:
             return

@@ -1087,12 +1087,15 @@ class Queue(Closing, Generic[Sent]):
         self,
         target: str | os.PathLike[str],
         progress: Callable[[int, int], None] | None = None,
+        *,
+        keep_partial: bool = False,
     ) -> SalvageReport:
         """Copy all messages that are still valid into a new queue; see `salvage_queue`.
 
         Args:
             target: path of a directory that has no queue of this prefix.
             progress: called with the page files done and the page files in all.
+            keep_partial: also copy what is valid of a send that is not whole.
 
         Example:
             >>> queue.salvage("salvaged").messages_copied
@@ -1101,7 +1104,12 @@ class Queue(Closing, Generic[Sent]):
         store, trust = self._opened.readable(), self._opened.options.trust
         store.folder.check()  # salvage goes by the path
         return salvage_queue(
-            store.folder.path, target, prefix=store.prefix, trust=trust, progress=progress
+            store.folder.path,
+            target,
+            prefix=store.prefix,
+            trust=trust,
+            progress=progress,
+            keep_partial=keep_partial,
         )
 
     def repair(

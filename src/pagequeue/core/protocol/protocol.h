@@ -245,8 +245,8 @@ int pq_find_many(const pq_place *at, uint64_t count, const int64_t *timestamps,
                  size_t timestamp_count, int64_t *ordinals);
 int pq_times(const pq_place *at, uint64_t ordinal, uint64_t end, int64_t *times);
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
-              int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
-              uint64_t *found_sequence);
+              uint64_t mark_sequence, int64_t floor_timestamp, int64_t ceiling_timestamp,
+              uint64_t *found_position, uint64_t *found_sequence);
 
 /* --- os/writers_lock.c: the writers' lock, released by the kernel when its holder dies -------- */
 

@@ -256,6 +256,7 @@ typedef struct {
     uint64_t first, end;    /* sequences possible at a place, `end` not included */
     int64_t floor, ceiling; /* times that can */
     uint64_t content_end;   /* after it there are only zeros */
+    uint64_t mark;          /* messages below this sequence were on stable storage; 0 = unknown */
     uint64_t work;          /* bytes that may still be checksummed */
     uint8_t undo[256];
     uint32_t table[256];
@@ -330,11 +331,14 @@ static int first_proved(resync *self, uint64_t position, uint64_t ordinal, uint6
     return 0;
 }
 
-/* Whether the frames from a place on lead to a proved one; with `proved_at` 0, to the page's end:
- * an end-of-page marker, or the known end sequence, with only zeros after it. Bytes in a payload
- * do not: real frames follow them. `passed` is the place at which they stop. */
-static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t proved_at,
-                    uint64_t proved_sequence, uint64_t end_sequence, uint64_t *passed) {
+typedef enum { NOWHERE, TO_MARK, TO_END } leads;
+
+/* Where the frames from a place on lead: to a proved one; with `proved_at` 0, to the page's end: an
+ * end-of-page marker, or the known end sequence, or any past the durable mark, with only zeros
+ * after it. Bytes in a payload do not: real frames follow them. `passed` is the place at which they
+ * stop. */
+static leads leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t proved_at,
+                      uint64_t proved_sequence, uint64_t end_sequence, uint64_t *passed) {
     const pq_place *at = self->at;
     pq_scanned walk;
     pq_scan(at, place, sequence, proved_at != 0 ? proved_sequence : PQ_SEQUENCE_MAX, INT64_MIN,
@@ -343,15 +347,18 @@ static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t pr
     self->work -= bytes < self->work ? bytes : self->work;
     *passed = walk.position;
     if (proved_at != 0) {
-        return walk.position == proved_at && walk.sequence == proved_sequence;
+        return walk.position == proved_at && walk.sequence == proved_sequence ? TO_END : NOWHERE;
     }
+    int is_past_mark = sequence < self->mark && walk.sequence >= self->mark, is_end;
     if (walk.stopped == PQ_READ_END) {
         pq_frame end; /* after one with a payload comes a fragment */
-        return pq_frame_peek(at->page, at->page_bytes, walk.position, &end) == PQ_READ_END &&
-               (end.payload_bytes > 0 || end.next >= self->content_end);
+        is_end = pq_frame_peek(at->page, at->page_bytes, walk.position, &end) == PQ_READ_END &&
+                 (end.payload_bytes > 0 || end.next >= self->content_end);
+    } else {
+        is_end = walk.stopped == PQ_READ_NOTHING && walk.position >= self->content_end &&
+                 (walk.sequence == end_sequence || is_past_mark);
     }
-    return walk.stopped == PQ_READ_NOTHING && walk.sequence == end_sequence &&
-           walk.position >= self->content_end;
+    return is_end ? TO_END : is_past_mark ? TO_MARK : NOWHERE;
 }
 
 /* The bytes at `position` are not the frame with `sequence`: find the next frame, or end-of-page
@@ -360,7 +367,8 @@ static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t pr
  *
  * 1. what the index has, where a frame has that place, sequence and time;
  * 2. a frame from which others lead to such a one, without a gap;
- * 3. where no record is right, a frame from which others lead to the end of the page.
+ * 3. where no record is right, a frame from which others lead to the end of the page;
+ * 4. or to the durable mark, up to which this page reached on the disk, if only one place does.
  *
  * The index is never jumped over: 3 only counts without 1, and 2 only between the damage and 1.
  * The sequence found is after `sequence` and before `end_sequence`; the marker's can be that.
@@ -370,9 +378,9 @@ static int leads_on(resync *self, uint64_t place, uint64_t sequence, uint64_t pr
  * = none.
  */
 int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t end_sequence,
-              int64_t floor_timestamp, int64_t ceiling_timestamp, uint64_t *found_position,
-              uint64_t *found_sequence) {
-    resync self = {.at = at, .first = sequence, .end = end_sequence + 1,
+              uint64_t mark_sequence, int64_t floor_timestamp, int64_t ceiling_timestamp,
+              uint64_t *found_position, uint64_t *found_sequence) {
+    resync self = {.at = at, .first = sequence, .end = end_sequence + 1, .mark = mark_sequence,
                    .floor = floor_timestamp, .ceiling = ceiling_timestamp,
                    .content_end = content_end(at),
                    .work = at->page_bytes * RESYNC_WORK_PAGES};
@@ -398,6 +406,7 @@ int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t
         return 1;
     }
     uint64_t last = proved_at != 0 ? proved_at : self.content_end, passed = 0;
+    uint64_t mark_places = 0, mark_place = 0, mark_found = 0;
     self.first = sequence + 1;
     for (uint64_t place = (position | (PQ_FRAME_ALIGN_BYTES - 1)) + 1;
          place < last && place + PQ_FRAME_BYTES <= at->page_bytes && self.work > 0;
@@ -410,11 +419,21 @@ int pq_resync(const pq_place *at, uint64_t position, uint64_t sequence, uint64_t
             (found == end_sequence && !pq_is_end(frame.word))) {
             continue;
         }
-        if (leads_on(&self, place, found, proved_at, proved_sequence, end_sequence, &passed)) {
+        leads led = leads_on(&self, place, found, proved_at, proved_sequence, end_sequence, &passed);
+        if (led == TO_END) {
             *found_position = place;
             *found_sequence = found;
             return 1;
         }
+        if (led == TO_MARK) { /* a payload can lead there too: two such places prove nothing */
+            mark_places += 1;
+            mark_place = place;
+            mark_found = found;
+        }
+    }
+    if (mark_places == 1 && self.work > 0) {
+        proved_at = mark_place;
+        proved_sequence = mark_found;
     }
     *found_position = proved_at;
     *found_sequence = proved_sequence;

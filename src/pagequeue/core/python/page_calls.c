@@ -174,12 +174,12 @@ PyObject *pq_core_times(PyObject *Py_UNUSED(module), PyObject *args) {
 /* (position, sequence) of the next frame or end mark that validates, or None */
 PyObject *pq_core_resync(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *page, *index;
-    unsigned long long first, position, sequence, end;
+    unsigned long long first, position, sequence, end, mark = 0;
     long long floor, ceiling;
     pq_place at;
     uint64_t found_position, found_sequence;
-    if (!PyArg_ParseTuple(args, "OOKKKKLL:resync", &page, &index, &first, &position, &sequence,
-                          &end, &floor, &ceiling) ||
+    if (!PyArg_ParseTuple(args, "OOKKKKLL|K:resync", &page, &index, &first, &position, &sequence,
+                          &end, &floor, &ceiling, &mark) ||
         !place_of(page, index, first, &at)) {
         return NULL;
     }
@@ -189,7 +189,7 @@ PyObject *pq_core_resync(PyObject *Py_UNUSED(module), PyObject *args) {
     }
     int found;
     Py_BEGIN_ALLOW_THREADS
-    found = pq_resync(&at, position, sequence, end, floor, ceiling, &found_position,
+    found = pq_resync(&at, position, sequence, end, mark, floor, ceiling, &found_position,
                       &found_sequence);
     Py_END_ALLOW_THREADS
     if (!found) {
