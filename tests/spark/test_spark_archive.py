@@ -8,7 +8,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -21,9 +21,18 @@ pytest.importorskip("pyarrow")
 
 import duckdb
 from archives import MINUTE_NS, PAGE_BYTES, START, numbered, rows, send, stage, wanted
+from support import LONG
 
 from pagequeue.cli import main
-from pagequeue.spark.pipeline import archive, compaction, profile, profiling, reading, table_layout
+from pagequeue.spark.pipeline import (
+    archive,
+    archiving,
+    compaction,
+    profile,
+    profiling,
+    reading,
+    table_layout,
+)
 from pagequeue.spark.pipeline.compaction import Compactor, groups_of, merge
 from pagequeue.spark.pipeline.directories import exchange
 from pagequeue.spark.pipeline.publish import Publisher
@@ -31,7 +40,8 @@ from pagequeue.spark.pipeline.publish import Publisher
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 
 LISTING_SECONDS = compaction.LISTING_SECONDS
@@ -177,6 +187,38 @@ def test_a_table_without_ids_gets_them(tmp_path: Path) -> None:
     with pytest.raises(errors.CorruptMeta, match="or remove it"):
         Publisher(str(table))
     assert numbers(table) == sorted([*range(120), 0])
+
+
+class Late:
+    """A query that begins a batch while it is stopped, and waits for it as Spark does."""
+
+    isActive = True  # noqa: N815 - Spark's name
+
+    def __init__(self, run: archiving._Run) -> None:
+        self.status = {"isTriggerActive": False, "message": "Waiting for next trigger"}
+        self.run = run
+        self.raised: list[BaseException] = []
+
+    def _batch(self) -> None:
+        try:
+            self.run.write(cast("DataFrame", None), 0)
+        except archiving._OverError as error:
+            self.raised.append(error)
+
+    def stop(self) -> None:
+        """End when the batch has."""
+        batch = threading.Thread(target=self._batch, daemon=True)
+        batch.start()
+        batch.join(LONG)
+
+
+def test_a_batch_that_begins_while_the_query_is_stopped_is_refused(tmp_path: Path) -> None:
+    """Spark waits for its end: were it held until the query has stopped, both would for ever."""
+    with Publisher(os.fspath(tmp_path / "table")) as publisher:
+        run = archiving._Run(publisher, None, os.fspath(tmp_path), is_gapless=True)
+        query = Late(run)
+        run.end(cast("StreamingQuery", query))
+    assert len(query.raised) == 1
 
 
 def test_one_archiver_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ class _Run:
             time.sleep(POLL_SECONDS / 10)
         with self._working:
             self._is_over = True
-            query.stop()
+        query.stop()  # it waits for a batch that begins now, which is refused
 
     def write(self, batch: DataFrame, number: int) -> None:
         """Archive one batch; Spark only gets the text of an error, so it is kept."""
