@@ -16,13 +16,10 @@ import contextlib
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pagequeue import errors
 from pagequeue.system.trust import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 AS_MADE: Final = -1
 """The user or group of a process."""
@@ -111,30 +108,36 @@ def check_giving(wanted: Ownership, folder: int, path: str) -> None:
     if wanted.is_as_made:
         return
     try:
-        _try(folder, lambda fd: os.fchown(fd, wanted.user, wanted.group))
+        fd = _nameless(folder)
+    except OSError:  # what will be made there is refused with its own error
+        return
+    try:
+        os.fchown(fd, wanted.user, wanted.group)
     except OSError as error:
         whose = "user and group" if wanted.user != AS_MADE else "group"
-        raise errors.AccessDenied(
+        words = errors.describe(error)
+        denied = errors.AccessDenied(
             f"files that this process makes here could not be used by the queue's owner: they "
-            f"cannot get its {whose} ({errors.describe(error)})",
+            f"cannot get its {whose} ({words})",
             path=path,
             remedy="open it as the user to whom the queue belongs",
-        ) from error
+        )
+        denied.errno, denied.strerror, denied.filename = error.errno, words, path
+        raise denied from error
+    finally:
+        os.close(fd)
 
 
-def _try(folder: int, apply: Callable[[int], None]) -> None:
-    """Do something with a file that is made in a directory, and never has a name for long."""
+def _nameless(folder: int) -> int:
+    """Open a new file in a directory, which has no name, or not for long."""
     flags = os.O_RDWR | os.O_CLOEXEC
     try:
-        fd = os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=folder)
+        return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=folder)
     except OSError as error:
         if error.errno not in NO_NAMELESS:
             raise
-        name = f"pagequeue.tmp-{os.urandom(16).hex()}"
-        fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=folder)
-    try:
-        apply(fd)
-    finally:
-        os.close(fd)
+    name = f"pagequeue.tmp-{os.urandom(16).hex()}"
+    fd = os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+    return fd
