@@ -2,13 +2,14 @@
 
 Six workers share a task store: they insert jobs of three steps, claim, finish with the next step as
 successor, give back, extend, save, sleep over their leases, and change tasks under conditions; they
-compact, so that others restore from snapshots; and they are killed at random and started again. All
-the while the clock is set, ahead and back by hours and days, and is believed soon. A
-recorder keeps every entry, some of several pages, each before compaction may remove it. In the end
-the workers finish the remaining tasks, and `task_audit.py` judges the entries: one commit for each
-version of a task, every dependency current, each step of a job once, the results of all calls, and
-at hundreds of places the state of a process against one replayed from scratch. A case is a
-transaction.
+compact, so that others restore from snapshots; and they are killed at random and started again.
+What fails waits, ever longer, and is dead after four claims, until a worker tries it again. All the
+while the clock is set, ahead and back by hours and days, and is believed soon. A recorder keeps
+every entry, some of several pages, each before compaction may remove it. In the end the workers
+finish the remaining tasks, and `task_audit.py` judges the entries: one commit for each version of a
+task, every dependency current, each step of a job once, no claim too early and none too many, the
+results of all calls, and at hundreds of places the state of a process against one replayed from
+scratch. A case is a transaction.
 """
 
 from __future__ import annotations
@@ -77,6 +78,8 @@ class Ground:
         from pagequeue.tasks import TaskStore  # noqa: PLC0415  the same
 
         clock.HOLD_NS = HOLD_NS  # type: ignore[misc]
+        options["max_deliveries"] = task_audit.DELIVERIES_MAX
+        options["backoff"] = task_audit.BACKOFF
         return TaskStore(self.store_path, page_bytes=PAGE_BYTES, clock=self.clock, **options)
 
 
@@ -160,7 +163,7 @@ class Worker:
             if chance < 0.75:
                 self.finish(claim)
             elif chance < 0.85:
-                claim.nack(self.rng.choice((0.0, 0.01)), reason="given back")
+                claim.nack(self.rng.choice((0.0, 0.01, None)), reason="given back")
             elif chance < 0.93:
                 claim.extend(self.rng.choice(LEASES))
                 self.kept.append(claim)
@@ -184,7 +187,9 @@ class Worker:
         self.ground.notes.put(Note(TOLD_DONE, *ref))
 
     def change(self) -> None:
-        """Change or move one task if others are as they were read."""
+        """Change or move one task if others are as they were read; try dead ones again."""
+        if self.rng.random() < 0.1:
+            retry_dead(self.store)
         tasks = self.store.tasks()
         if len(tasks) < 3:
             return
@@ -201,6 +206,11 @@ class Worker:
         journal = self.store.journal
         place = journal.read(lambda state: (journal.sequence, task_audit.digest(state)))
         self.ground.notes.put(Note(STATE, *place))
+
+
+def retry_dead(store: TaskStore) -> None:
+    """Let tasks that were claimed too often be claimed again."""
+    store.modify(change={task.ref: {"at": timedelta(0)} for task in store.tasks(status="dead")})
 
 
 def work(ground: Ground, seed: int) -> None:
@@ -246,7 +256,9 @@ def drain(ground: Ground) -> list[str]:
     with ground.store() as store:
         worker = Worker(ground, store, random.Random(0))
         while store.stats().tasks:
-            worker.finish(store.claim(QUEUES, 60.0, timeout=60.0))
+            retry_dead(store)
+            with contextlib.suppress(TimeoutError):
+                worker.finish(store.claim(QUEUES, 60.0, timeout=1.0))
         worker.compare()
         problems = list(store.journal.verify().problems)
         store.compact()

@@ -166,6 +166,7 @@ from stress.plants.shipping import (  # noqa: F401  the same
 )
 from stress.plants.tasking import (  # noqa: F401  the same
     claim_without_a_version,
+    dead_worker_without_backoff,
     dependency_not_compared,
     lease_by_the_clock,
     snapshot_forgets_deliveries,

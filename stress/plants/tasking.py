@@ -37,6 +37,12 @@ TASKING = (
         "tasks of dead workers wait for hours",
         {TASK: 150.0},
     ),
+    in_python(
+        "dead_worker_without_backoff",
+        "a task whose lease ended can be claimed at once",
+        "a task that kills its workers is tried as fast as they start",
+        {TASK: 20.0},
+    ),
 )
 
 
@@ -76,6 +82,11 @@ def successor_apart() -> None:
 def lease_by_the_clock() -> None:
     """As it was: what is due depends on what the clock shows."""
     rewrite(machine, "_delayed", ("return entry[1] + delay if", "return None if"))
+
+
+def dead_worker_without_backoff() -> None:
+    """Only what is given back waits."""
+    rewrite(plan, "_backoff_left", ("return max(0, record.due + delay - now[1])", "return 0"))
 
 
 def snapshot_forgets_deliveries() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stress.task_audit import (
+    BURY,
     CHANGE,
     CLAIM,
     CODEC,
@@ -70,6 +71,8 @@ def test_sound_round_is_found_sound() -> None:
         (3, [1, 1, [FINISH, 1, 2]], "not finished"),
         (6, [1, 1, [FINISH, 2, 2], [DEPEND, 3, 4], GOOD[6][4]], "depends on version 4"),
         (7, [1, 1, [INSERT, "a", job(0), None, 0, None]], "not finished"),
+        (3, [1, 10, [CLAIM, 1, 2, 9, "w"]], "claims task 1 before it has waited"),
+        (3, [1, 1, [BURY, 1, 2, "no"]], "makes task 1 dead after 1 deliveries"),
     ],
 )
 def test_entry_that_must_not_be_is_seen(place: int, entry: Any, text: str) -> None:  # noqa: ANN401

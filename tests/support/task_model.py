@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pagequeue.tasks.plan import GIVEN_BACK, LEASE_ENDED
+
+if TYPE_CHECKING:
+    from pagequeue.util.retry import Retry
 
 
 @dataclass
@@ -41,6 +47,36 @@ class Model:
             if job.queue in queues and not job.dead and self._left(job, now, elapsed) <= 0
         ]
         return min(due)[2] if due else None
+
+    def settle(self, queues: tuple[str, ...], now: int, elapsed: int, retry: Retry) -> None:
+        """Bury or let wait what failed, until the next job is one that can be claimed."""
+        while (number := self.next(queues, now, elapsed)) is not None:
+            job = self.jobs[number]
+            left = 0
+            if job.worker is not None and job.due != 0:
+                end = job.at if job.due is None else job.due
+                left = end + retry.delay_ns(number, job.deliveries)
+                left = max(0, left - (now if job.due is None else elapsed))
+            if retry.is_spent(job.deliveries):
+                job.reason = LEASE_ENDED if job.worker else job.reason or GIVEN_BACK
+                job.dead = True
+            elif left:
+                self.wait(job, now, elapsed, left)
+                job.reason = LEASE_ENDED
+            else:
+                return
+            job.version, job.worker = job.version + 1, None
+
+    def wait(self, job: Job, now: int, elapsed: int, delay: int) -> None:
+        """Let a job wait for so long."""
+        job.at = now + delay
+        if job.due is not None:
+            job.due = elapsed + delay if delay else 0
+
+    @staticmethod
+    def is_alone(job: Job) -> bool:
+        """Return whether a job is claimed without others, because its worker did not return."""
+        return job.worker is not None or job.reason == LEASE_ENDED
 
     def left(self, queues: tuple[str, ...], now: int, elapsed: int) -> int | None:
         """Return how long it is until the next job can be claimed."""

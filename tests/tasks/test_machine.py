@@ -21,6 +21,7 @@ from pagequeue.tasks import state as states
 from pagequeue.tasks.machine import InvalidEntry, TaskMachine
 from pagequeue.tasks.plan import Change, Insertion, Transaction
 from pagequeue.tasks.task import Modified, task_of
+from pagequeue.util.retry import Retry
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ if TYPE_CHECKING:
 
 QUEUES = ("a", "b", "c")
 LEASE = 10
-MAX_DELIVERIES = 3
+RULES = (
+    Retry(3, 0.0, 0.0),
+    Retry(None, 0.0, 0.0),
+    Retry(3, 4e-9, 12e-9),
+    Retry(None, 8e-9, 8e-9),
+)
+RETRY = RULES[2]
 PAYLOADS = st.binary(max_size=4)
 TIMES = st.none() | st.integers(-5, 30)
 
@@ -218,11 +225,10 @@ class Tasks(RuleBasedStateMachine):
     @rule(
         queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3).map(tuple),
         limit=st.integers(1, 3),
-        bounded=st.booleans(),
+        retry=st.sampled_from(RULES),
     )
-    def claim(self, queues: tuple[str, ...], limit: int, bounded: bool) -> None:
-        """Claim, which buries what was delivered too often."""
-        maximum = MAX_DELIVERIES if bounded else None
+    def claim(self, queues: tuple[str, ...], limit: int, retry: Retry) -> None:
+        """Claim, which buries what was delivered too often, and lets wait what just failed."""
         before = list(self.machine.dump(self.state))
         claims = plan.claim(
             self.state,
@@ -230,31 +236,43 @@ class Tasks(RuleBasedStateMachine):
             queues,
             lease_ns=LEASE,
             worker="w",
+            retry=retry,
             limit_count=limit,
-            max_deliveries=maximum,
         )
         assert list(self.machine.dump(self.state)) == before
-        if limit == 1 and maximum is None:
-            one = plan.claim_one(self.state, self.moment, queues, LEASE, "w")
-            assert (one is None) == (claims.entry is None)
+        if limit == 1:
+            one = plan.claim_one(
+                self.state, self.moment, queues, lease_ns=LEASE, worker="w", retry=retry
+            )
+            first = self.model.next(queues, *self.moment)
+            job = None if first is None else self.model.jobs[first]
+            is_other = job is None or job.worker is not None or retry.is_spent(job.deliveries)
+            assert (one is None) == is_other
             if one is not None:
                 assert one[1:] == (claims.tasks[0],)
                 assert msgspec.msgpack.encode(one[0]) == msgspec.msgpack.encode(claims.entry)
         if claims.entry is not None:
             self.write(claims.entry)
-        for task in claims.tasks:
-            self.bury(queues, maximum)
+        is_last = False
+        for place, task in enumerate(claims.tasks):
+            assert not is_last
+            self.model.settle(queues, *self.moment, retry)
             number = self.model.next(queues, *self.moment)
             assert number == task.id
             job = self.model.jobs[number]
+            is_last = self.model.is_alone(job)
+            assert not (is_last and place)
             job.version += 1
             job.deliveries += 1
             job.at, job.due, job.worker = self.now + LEASE, self.elapsed + LEASE, "w"
             assert task == task_of(self.state.tasks[number], "bytes", self.moment)
             self.refs.append(task.ref)
-        if len(claims.tasks) < limit:
-            self.bury(queues, maximum)
-            assert self.model.next(queues, *self.moment) is None
+        if len(claims.tasks) < limit and not is_last:
+            self.model.settle(queues, *self.moment, retry)
+            following = self.model.next(queues, *self.moment)
+            assert following is None or (
+                claims.tasks and self.model.is_alone(self.model.jobs[following])
+            )
         if not claims.tasks:
             left = self.model.left(queues, *self.moment)
             assert claims.seconds_left == (None if left is None else left / NS_PER_S)
@@ -268,21 +286,11 @@ class Tasks(RuleBasedStateMachine):
             queues,
             lease_ns=LEASE,
             worker="w",
+            retry=RETRY,
             limit_count=3,
-            max_deliveries=MAX_DELIVERIES,
         )
 
-    def bury(self, queues: tuple[str, ...], maximum: int | None) -> None:
-        """In the model: bury what would be claimed next and was delivered too often."""
-        while (number := self.model.next(queues, *self.moment)) is not None:
-            job = self.model.jobs[number]
-            if maximum is None or job.deliveries < maximum:
-                return
-            job.reason = plan.LEASE_ENDED if job.worker else job.reason or plan.GIVEN_BACK
-            job.dead, job.worker = True, None
-            job.version += 1
-
-    @rule(data=st.data(), kind=st.sampled_from(("finish", "nack", "extend")))
+    @rule(data=st.data(), kind=st.sampled_from(("finish", "nack", "extend", "undo")))
     def use(self, data: st.DataObject, kind: str) -> None:
         """Use a claim, perhaps one that another worker took over."""
         claimed = [(n, job.version) for n, job in self.model.jobs.items() if job.worker]
@@ -305,18 +313,21 @@ class Tasks(RuleBasedStateMachine):
             job.at, job.due = self.now + 2 * LEASE, self.elapsed + 2 * LEASE
             self.write(plan.extend(self.moment, ref, job.at))
             return
-        delay = data.draw(st.sampled_from((0, 5)))
-        at = self.now + delay
-        self.write(
-            plan.nack(
-                self.state, self.moment, [ref], at=at, reason="no", max_deliveries=MAX_DELIVERIES
-            )
-        )
-        job.worker, job.reason = None, "no"
-        if job.deliveries >= MAX_DELIVERIES:
+        job.worker = None
+        if kind == "undo":
+            self.write(plan.undo(self.moment, [ref]))
+            job.deliveries -= 1
+            job.at, job.due = self.now, 0
+            return
+        delay, retry = data.draw(st.sampled_from((0, 5, None))), data.draw(st.sampled_from(RULES))
+        given = plan.nack(self.state, self.moment, [ref], delay_ns=delay, reason="no", retry=retry)
+        self.write(given)
+        job.reason = "no"
+        if retry.is_spent(job.deliveries):
             job.dead = True
         else:
-            job.at, job.due = at, self.elapsed + delay if delay else 0
+            waits = retry.delay_ns(ref[0], job.deliveries) if delay is None else delay
+            self.model.wait(job, *self.moment, waits)
 
     @rule()
     def dump_and_load(self) -> None:
@@ -492,7 +503,7 @@ def test_heaps_stay_in_proportion_to_the_tasks() -> None:
     (lane,) = state.lanes.values()
     assert len(lane.waiting) <= states.HEAP_MIN + 2
     assert len(lane.ready) <= states.HEAP_MIN + 2
-    (task,) = plan.claim(state, (10**6, 10**6), ["q"], lease_ns=1, worker="w").tasks
+    (task,) = plan.claim(state, (10**6, 10**6), ["q"], lease_ns=1, worker="w", retry=RULES[1]).tasks
     assert task.id == 1
 
 

@@ -16,6 +16,7 @@ from tiers import examples
 
 from pagequeue.errors import NothingReceived, Stale
 from pagequeue.tasks import NewTask, TaskStore
+from pagequeue.util.retry import Retry
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 QUEUES = ("a", "b")
 LEASE = 10
-MAX_DELIVERIES = 3
+RETRY = Retry(3, 1.5, 6.0)
 HANDLES = st.integers(0, 1)
 
 
@@ -44,7 +45,8 @@ class Stores(RuleBasedStateMachine):
         return TaskStore(
             self.directory / "store",
             page_bytes=1 << 16,
-            max_deliveries=MAX_DELIVERIES,
+            max_deliveries=RETRY.deliveries_max,
+            backoff=RETRY[1:],
             clock=lambda: self.now * NS_PER_S,
             worker="w",
             **options,
@@ -99,22 +101,30 @@ class Stores(RuleBasedStateMachine):
             found = []
         now = self.now * NS_PER_S
         for one in range(limit):
-            while (number := self.model.next(QUEUES, now)) is not None:
-                job = self.model.jobs[number]
-                if job.deliveries < MAX_DELIVERIES:
-                    break
-                job.reason = "was kept until its lease ended" if job.worker else job.reason
-                job.version, job.dead, job.worker = job.version + 1, True, None
+            self.model.settle(QUEUES, now, now, RETRY)
+            number = self.model.next(QUEUES, now)
             if number is None:
+                assert len(found) == one
+                break
+            job = self.model.jobs[number]
+            is_alone = self.model.is_alone(job)
+            if is_alone and one:
                 assert len(found) == one
                 break
             assert found[one].id == number
             job.version, job.deliveries = job.version + 1, job.deliveries + 1
             job.at, job.worker = now + LEASE * NS_PER_S, "w"
+            if is_alone:
+                assert len(found) == 1
+                break
         self.claims += [(handle, claim) for claim in found]
 
-    @rule(data=st.data(), what=st.sampled_from(("ack", "ack", "nack", "extend", "save")))
-    def use(self, data: st.DataObject, what: str) -> None:
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(("ack", "ack", "nack", "extend", "save")),
+        delay=st.sampled_from((None, 2.0)),
+    )
+    def use(self, data: st.DataObject, what: str, delay: float | None) -> None:
         """Use a claim: refused exactly if its version is not current."""
         if not self.claims:
             return
@@ -127,7 +137,7 @@ class Stores(RuleBasedStateMachine):
             if what == "ack":
                 claim.ack(insert=[NewTask("b", "successor")])
             elif what == "nack":
-                claim.nack(2.0, reason="no")
+                claim.nack(delay, reason="no")
             elif what == "extend":
                 claim.extend(2 * LEASE)
             else:
@@ -142,15 +152,23 @@ class Stores(RuleBasedStateMachine):
             del self.model.jobs[claim.id]
             self.add("b", b'"successor"', 0, 0, None)
         elif what == "nack":
-            job.worker, job.reason = None, "no"
-            job.dead = job.deliveries >= MAX_DELIVERIES
-            job.at = job.at if job.dead else now + 2 * NS_PER_S
+            self.return_(claim.id, job, "no", delay)
         else:
             self.claims.append((handle, claim))
             if what == "save":
                 job.payload = b'"saved"'
             else:
                 job.at = now + 2 * LEASE * NS_PER_S
+
+    def return_(self, number: int, job: Job, reason: str | None, delay: float | None) -> None:
+        """Give a job back in the model."""
+        job.worker, job.reason = None, reason
+        job.dead = RETRY.is_spent(job.deliveries)
+        if job.dead:
+            job.reason = reason or "was given back"
+            return
+        waits = RETRY.delay_ns(number, job.deliveries) if delay is None else int(delay * NS_PER_S)
+        job.at = self.now * NS_PER_S + waits
 
     @rule(handle=HANDLES, data=st.data())
     def change(self, handle: int, data: st.DataObject) -> None:
@@ -184,10 +202,8 @@ class Stores(RuleBasedStateMachine):
         for owner, claim in self.claims:
             job = self.model.jobs.get(claim.id)
             if owner == handle and job is not None and job.version == claim.task.version:
-                job.version, job.worker, job.reason = job.version + 1, None, None
-                job.dead = job.deliveries >= MAX_DELIVERIES
-                job.reason = "was given back" if job.dead else None
-                job.at = job.at if job.dead else self.now * NS_PER_S
+                job.version += 1
+                self.return_(claim.id, job, None, None)
         self.claims = [(owner, claim) for owner, claim in self.claims if owner != handle]
         self.stores[handle] = self.opened()
 

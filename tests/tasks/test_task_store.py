@@ -17,6 +17,7 @@ from support import LONG, until, until_asleep
 from pagequeue import Conflict, Queue, errors
 from pagequeue.tasks import NewTask, TaskStore, state
 from pagequeue.tasks.machine import BOOT
+from pagequeue.util.retry import BACKOFF
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
@@ -314,8 +315,8 @@ def test_key_is_unique_while_its_task_is_there(opened: Callable[..., TaskStore])
         assert store.insert("a", 3, key="daily").id == 2
 
 
-def test_closing_returns_its_claims(opened: Callable[..., TaskStore]) -> None:
-    """At once, and not when the leases end; what another worker took over stays there."""
+def test_closing_returns_its_claims(opened: Callable[..., TaskStore], clock: Clock) -> None:
+    """By the back-off, and not when the leases end; what another worker took over stays there."""
     with opened() as other:
         with opened() as store:
             store.insert("a", 1)
@@ -323,6 +324,9 @@ def test_closing_returns_its_claims(opened: Callable[..., TaskStore]) -> None:
             store.claim("a", lease=1000.0)
             lost = store.claim("a", lease=1000.0)
             store.modify(change={lost.task.ref: {"value": 3}})
+        with pytest.raises(TimeoutError):
+            other.claim("a", timeout=0)
+        clock.pass_by(BACKOFF[0])
         assert other.claim("a", timeout=0).value == 1
         with pytest.raises(TimeoutError):
             other.claim("a", timeout=0)

@@ -130,13 +130,13 @@ class TaskClaim:
     ack_async = off_loop(ack)
     """Finish the task as `ack` does, in a thread, and let the event loop run meanwhile."""
 
-    def nack(self, delay: float = 0.0, *, reason: str | None = None) -> None:
+    def nack(self, delay: float | None = None, *, reason: str | None = None) -> None:
         """Give the task back, to be claimed again.
 
         After `max_deliveries` claims it becomes dead instead.
 
         Args:
-            delay: seconds until it can be claimed.
+            delay: seconds until it can be claimed; None: by the `backoff` of the store.
             reason: why, as `task.reason` shows it.
 
         Raises:

@@ -16,6 +16,7 @@ of the even clock that the state counts by; then operations, each a list that be
 | 8 | id, version, reason | makes it dead |
 | 9 | codec | names the codec of payloads |
 | 10 | boot | counts by another even clock |
+| 11 | id, version | gives a claimed one back at once, which nobody got: that claim does not count |
 
 A time `at` below 0 is a delay: so many ns from then on, and -1 at once. Delays and leases are
 measured by the even clock, so that they last as long as they say however the other one is set.
@@ -49,7 +50,7 @@ from pagequeue.util.optional import library
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC, BOOT = range(11)
+INSERT, CLAIM, FINISH, DELETE, CHANGE, DEPEND, NACK, EXTEND, BURY, CODEC, BOOT, UNDO = range(12)
 AT_ONCE: Final = -1
 """As the time of a task: when the transaction is."""
 CHUNK_BYTES: Final = 64 * 1024
@@ -239,6 +240,12 @@ def _check_removal(state: State, operation: Sequence[Any]) -> int:
     return _current(state, operation).id
 
 
+def _check_undo(state: State, operation: Sequence[Any]) -> int:
+    if len(operation) != 3:
+        raise _unknown()
+    return _claimed(state, operation)
+
+
 def _check_change(state: State, operation: Sequence[Any]) -> int:
     _, _, _, queue, payload, at, priority = operation
     if (
@@ -326,6 +333,7 @@ _CHECKS: Final[dict[int, Callable[[State, Sequence[Any]], int | str | None]]] = 
     BURY: _check_bury,
     CODEC: _check_codec,
     BOOT: _check_boot,
+    UNDO: _check_undo,
 }
 
 
@@ -452,6 +460,17 @@ def _nack(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     state.totals[NACKED] += 1
 
 
+def _undo(state: State, entry: Entry, operation: Sequence[Any]) -> None:
+    _, number, version = operation
+    record = state.tasks[number]
+    record.version = version + 1
+    record.at, record.due = entry[0], 0
+    record.worker = None
+    record.deliveries -= 1
+    state.lanes[record.queue].push(record)
+    state.totals[CLAIMED] -= 1
+
+
 def _extend(state: State, entry: Entry, operation: Sequence[Any]) -> None:
     _, number, version, until = operation
     record = state.tasks[number]
@@ -495,6 +514,7 @@ _EFFECTS: Final[dict[int, Callable[[State, Entry, Sequence[Any]], None]]] = {
     BURY: _bury,
     CODEC: _codec,
     BOOT: _boot,
+    UNDO: _undo,
 }
 
 

@@ -21,6 +21,7 @@ from pagequeue.tasks.machine import (
     FINISH,
     INSERT,
     NACK,
+    UNDO,
 )
 from pagequeue.tasks.task import Modified, Task, task_of
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from pagequeue.tasks.state import Lane, Moment, Ready, Record, State
+    from pagequeue.util.retry import Retry
 
 LEASE_ENDED: Final = "was kept until its lease ended"
 GIVEN_BACK: Final = "was given back"
@@ -286,7 +288,7 @@ class Claims(NamedTuple):
     """Claims, as an entry; or when to try again.
 
     Attributes:
-        entry: None: there is nothing to claim, or to bury.
+        entry: None: there is nothing to claim, to bury, or to let wait.
         tasks: as they are when they are claimed.
         seconds_left: if none is claimed: until the next one can be; None: none waits.
     """
@@ -303,10 +305,13 @@ def claim(
     *,
     lease_ns: int,
     worker: str,
+    retry: Retry,
     limit_count: int = 1,
-    max_deliveries: int | None = None,
 ) -> Claims:
     """Return the entry that claims the next tasks: by priority, then the one that is due longest.
+
+    A task whose lease ended waits first, as after a `nack`. Its worker died or hung, and the next
+    one may do so too: it is claimed alone, so that no other task counts that as its delivery.
 
     Args:
         state: to write for.
@@ -314,8 +319,8 @@ def claim(
         queues: names of task queues.
         lease_ns: of each claim.
         worker: its name.
+        retry: what becomes of tasks whose deliveries failed.
         limit_count: most tasks to claim.
-        max_deliveries: tasks that were claimed so often become dead instead.
     """
     until, codec = now[0] + lease_ns, state.codec or ""
     names = queues if len(queues) == 1 else dict.fromkeys(queues)
@@ -324,25 +329,45 @@ def claim(
     tasks: list[Task] = []
     for ready in _in_order(lanes, now, limit_count):
         record = ready[4]
-        if max_deliveries is not None and record.deliveries >= max_deliveries:
+        if retry.is_spent(record.deliveries):
             entry.append([BURY, record.id, record.version, reason_of(record)])
-        else:
-            entry.append((CLAIM, record.id, record.version, until, worker))
-            tasks.append(_claimed(record, until, worker, codec))
-            if len(tasks) == limit_count:
-                break
+            continue
+        if wait := _backoff_left(record, now, retry):
+            entry.append([NACK, record.id, record.version, now[0] + wait, LEASE_ENDED])
+            continue
+        is_alone = reason_of(record) == LEASE_ENDED
+        if is_alone and tasks:
+            break
+        entry.append((CLAIM, record.id, record.version, until, worker))
+        tasks.append(_claimed(record, until, worker, codec))
+        if is_alone or len(tasks) == limit_count:
+            break
     if tasks:
         return Claims(entry, tasks, None)
     left = [seconds for lane in lanes if (seconds := lane.seconds_left(now)) is not None]
     return Claims(entry if len(entry) > 2 else None, [], min(left, default=None))
 
 
-def claim_one(
-    state: State, now: Moment, queues: Sequence[str], lease_ns: int, worker: str
-) -> tuple[list[Any], Task] | None:
-    """Return the entry that claims the next task, and the task; None: none can be claimed.
+def _backoff_left(record: Record, now: Moment, retry: Retry) -> int:
+    """Return how long a task is to wait whose lease ended, in ns; 0 for all others."""
+    if record.worker is None or not record.due:
+        return 0
+    delay = retry.delay_ns(record.id, record.deliveries)
+    return max(0, record.due + delay - now[1])
 
-    The same as `claim` for one task, without a limit of deliveries, in less time.
+
+def claim_one(
+    state: State,
+    now: Moment,
+    queues: Sequence[str],
+    *,
+    lease_ns: int,
+    worker: str,
+    retry: Retry,
+) -> tuple[list[Any], Task] | None:
+    """Return the entry that claims the next task, and the task; None: `claim` has to find out.
+
+    The same as `claim` for one task that did not fail, in less time.
     """
     found: Ready | None = None
     for name in queues:
@@ -354,6 +379,8 @@ def claim_one(
     if found is None:
         return None
     record, until = found[4], now[0] + lease_ns
+    if record.worker is not None or retry.is_spent(record.deliveries):
+        return None
     task = _claimed(record, until, worker, state.codec or "")
     return [*now, (CLAIM, record.id, record.version, until, worker)], task
 
@@ -403,21 +430,29 @@ def nack(
     now: Moment,
     refs: Sequence[Ref],
     *,
-    at: int,
+    delay_ns: int | None,
     reason: str | None,
-    max_deliveries: int | None,
+    retry: Retry,
 ) -> list[Any]:
     """Return the entry that gives claimed tasks back; those claimed too often become dead.
 
-    The versions must be current; see `conflicts`.
+    The versions must be current; see `conflicts`. They wait for a given time, or as long as the
+    rule says.
     """
     entry: list[Any] = [*now]
     for number, version in refs:
-        if max_deliveries is not None and state.tasks[number].deliveries >= max_deliveries:
+        deliveries = state.tasks[number].deliveries
+        if retry.is_spent(deliveries):
             entry.append([BURY, number, version, reason or GIVEN_BACK])
         else:
-            entry.append([NACK, number, version, at, reason])
+            waits = retry.delay_ns(number, deliveries) if delay_ns is None else delay_ns
+            entry.append([NACK, number, version, now[0] + waits, reason])
     return entry
+
+
+def undo(now: Moment, refs: Sequence[Ref]) -> list[Any]:
+    """Return the entry that gives claims back that nobody got; the versions must be current."""
+    return [*now, *[[UNDO, *ref] for ref in refs]]
 
 
 def extend(now: Moment, ref: Ref, until: int) -> list[Any]:

@@ -44,6 +44,7 @@ from pagequeue.util.arguments import (
 )
 from pagequeue.util.closing import Closing
 from pagequeue.util.in_progress import InProgress
+from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX, check_retry
 from pagequeue.util.timestamps import NS_PER_S, to_ns
 from pagequeue.wait.coroutine import check_timeout
 from pagequeue.wait.off_loop import off_loop
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
     from pagequeue.tasks.plan import Ref
     from pagequeue.tasks.state import Moment, State
-    from pagequeue.util.literals import CodecName, Trusted
+    from pagequeue.util.literals import Backoff, CodecName, Trusted
     from pagequeue.util.timestamps import TimeLike
 
 Found = TypeVar("Found")
@@ -90,6 +91,9 @@ class TaskStore(Closing):
         worker: the name under which this store claims tasks; None: the number of the process.
         max_deliveries: a task that was claimed so often and not finished becomes dead, and is
             delivered no more until it is changed with a time; None: no limit.
+        backoff: how long a task waits that was given back, or whose lease ended, in seconds: after
+            the first delivery, and at most; twice as long after each one, up to a quarter less.
+            None: not at all.
         sync: as for `Queue`: which transactions a power cut may revert, always the latest ones.
         read_only: only look: write no byte.
         create: create the store if it does not exist; False makes that an error.
@@ -126,7 +130,8 @@ class TaskStore(Closing):
         *,
         codec: CodecName | None = None,
         worker: str | None = None,
-        max_deliveries: int | None = None,
+        max_deliveries: int | None = DELIVERIES_MAX,
+        backoff: Backoff = BACKOFF,
         sync: Sync = "none",
         read_only: bool = False,
         create: bool = True,
@@ -142,12 +147,10 @@ class TaskStore(Closing):
         path = absolute_path("directory", directory)
         if codec is not None:
             choice("codec", codec, CODECS, path=path)
-        if max_deliveries is not None:
-            remedy = "give 1 or more, or None"
-            max_deliveries = whole("max_deliveries", max_deliveries, 1, path=path, remedy=remedy)
+        retry = check_retry(max_deliveries, backoff, path=path)
         if worker is not None:
             worker = text("worker", worker)
-        self._max_deliveries = max_deliveries
+        self._retry = retry
         self._worker = worker or f"pid {os.getpid()}"
         self._claims: dict[int, TaskClaim] = {}
         self._claiming = InProgress()
@@ -458,20 +461,21 @@ class TaskStore(Closing):
         """
         queues = _names(queues)
         timeout = check_timeout(timeout)
-        if self._max_deliveries is None:
-            claim = self._claim_one(queues, _nanoseconds("lease", lease, above=0))
-            if claim is not None:
-                return claim
+        claim = self._claim_one(queues, _nanoseconds("lease", lease, above=0))
+        if claim is not None:
+            return claim
         return self.claim_many(queues, 1, lease, timeout)[0]
 
     def _claim_one(self, queues: tuple[str, ...], lease_ns: int) -> TaskClaim | None:
         """Claim the next task, if there is one that can be claimed now."""
-        now, worker = self._now, self._worker
+        now, worker, retry = self._now, self._worker, self._retry
         task: Task | None = None
 
         def decide(state: State) -> list[Any] | None:
             nonlocal task
-            found = plan.claim_one(state, now(), queues, lease_ns, worker)
+            found = plan.claim_one(
+                state, now(), queues, lease_ns=lease_ns, worker=worker, retry=retry
+            )
             if found is None:
                 task = None
                 return None
@@ -536,7 +540,7 @@ class TaskStore(Closing):
                 deadline = time.monotonic() + timeout
             is_first = False
             left = self._seconds(found, wanted, timeout, deadline)
-            if found.entry is None:  # else tasks became dead, and others may be behind them
+            if found.entry is None:  # else tasks became dead, or wait, and others may be next
                 self.journal.wait(left, after=sequence)
 
     async def claim_async(
@@ -599,7 +603,7 @@ class TaskStore(Closing):
             if claims:
                 return claims
             left = self._seconds(found, wanted, timeout, deadline)
-            if found.entry is None:  # else tasks became dead, and others may be behind them
+            if found.entry is None:  # else tasks became dead, or wait, and others may be next
                 await self.journal.wait_async(left, after=sequence)
 
     def _claim_some(self, wanted: Wanted) -> tuple[plan.Claims, int, list[TaskClaim]]:
@@ -637,14 +641,14 @@ class TaskStore(Closing):
             for claim in mine:
                 claim._settle()  # noqa: SLF001
             if mine:
-                self._give_back([claim.task.ref for claim in mine])
+                self._give_back([claim.task.ref for claim in mine], counts=False)
 
     def _attempt(self, wanted: Wanted) -> tuple[plan.Claims, int]:
         """Claim what there is; return it, and the sequence of the state that it was claimed in."""
         found = plan.Claims(None, [], None)
         sequence = 0
         queues, limit_count, lease_ns = wanted
-        now, worker, maximum = self._now, self._worker, self._max_deliveries
+        now, worker, retry = self._now, self._worker, self._retry
         journal = self.journal
 
         def decide(state: State) -> list[Any] | None:
@@ -656,8 +660,8 @@ class TaskStore(Closing):
                 queues,
                 lease_ns=lease_ns,
                 worker=worker,
+                retry=retry,
                 limit_count=limit_count,
-                max_deliveries=maximum,
             )
             return found.entry
 
@@ -672,19 +676,16 @@ class TaskStore(Closing):
         if self._claims.get(claim.task.id) is claim:  # else this store claimed it again since
             del self._claims[claim.task.id]
 
-    def _nack(self, refs: list[Ref], delay: float, reason: str | None) -> None:
-        delay_ns = _nanoseconds("delay", delay, above=-1)
+    def _nack(self, refs: list[Ref], delay: float | None, reason: str | None) -> None:
+        delay_ns = None if delay is None else _nanoseconds("delay", delay, above=-1)
         if reason is not None:
             reason = text("reason", reason)
-        now, path, maximum = self._now, self.directory, self._max_deliveries
+        now, path, retry = self._now, self.directory, self._retry
 
         def decide(state: State) -> list[Any]:
             if conflicts := plan.conflicts(state, refs):
                 raise plan.stale(path, conflicts)
-            moment = now()
-            return plan.nack(
-                state, moment, refs, at=moment[0] + delay_ns, reason=reason, max_deliveries=maximum
-            )
+            return plan.nack(state, now(), refs, delay_ns=delay_ns, reason=reason, retry=retry)
 
         self._update(decide)
 
@@ -841,19 +842,21 @@ class TaskStore(Closing):
             claim._is_settled = True  # noqa: SLF001
         if claims:
             with contextlib.suppress(errors.PageQueueError):  # else their leases end
-                self._give_back([claim.task.ref for claim in claims])
+                self._give_back([claim.task.ref for claim in claims], counts=True)
         self.journal.close()
 
-    def _give_back(self, refs: list[Ref]) -> None:
-        now, maximum = self._now, self._max_deliveries
+    def _give_back(self, refs: list[Ref], *, counts: bool) -> None:
+        """Give claims back, which count as deliveries, or which nobody got."""
+        now, retry = self._now, self._retry
 
         def decide(state: State) -> list[Any] | None:
             lost = {conflict.id for conflict in plan.conflicts(state, refs)}
             mine = [ref for ref in refs if ref[0] not in lost]
-            moment = now()
             if not mine:
                 return None
-            return plan.nack(state, moment, mine, at=moment[0], reason=None, max_deliveries=maximum)
+            if not counts:
+                return plan.undo(now(), mine)
+            return plan.nack(state, now(), mine, delay_ns=None, reason=None, retry=retry)
 
         self._update(decide)
 
