@@ -132,7 +132,12 @@ def targets(directory: str, rng: random.Random) -> list[Target]:
         replay_plan.save(
             path,
             replay_plan.Plan(
-                "w", 0, first + 9, {"q": 7}, [replay_plan.Cut(0), replay_plan.Cut(first)]
+                "w",
+                0,
+                first + 9,
+                {"q": 7},
+                [replay_plan.Cut(0), replay_plan.Cut(first)],
+                {"q": "7"},
             ),
         )
         found.append(Target("plan", _bytes(path), replay_plan.load, signed, unsigned))

@@ -24,6 +24,7 @@ from archives import MINUTE_NS, PAGE_BYTES, START, numbered, rows, send, stage, 
 from support import LONG
 
 from pagequeue.cli import main
+from pagequeue.spark.path_glob import id_of
 from pagequeue.spark.pipeline import (
     archive,
     archiving,
@@ -33,6 +34,7 @@ from pagequeue.spark.pipeline import (
     reading,
     table_layout,
 )
+from pagequeue.spark.pipeline.archiving import check_follows
 from pagequeue.spark.pipeline.compaction import Compactor, groups_of, merge
 from pagequeue.spark.pipeline.directories import exchange
 from pagequeue.spark.pipeline.publish import Publisher
@@ -499,6 +501,35 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "b") == ["file"]
     with pytest.raises(errors.QueueNotFound):
         exchange(str(tmp_path / "a"), str(tmp_path / "c"))
+
+
+@pytest.mark.parametrize(("kept", "since"), [(0, 0), (20, 0), (20, 60), (50, 60)])
+def test_a_queue_that_was_restored_to_an_earlier_state_is_not_continued(
+    tmp_path: Path, kept: int, since: int
+) -> None:
+    """It has the id of the one that was archived, and other messages after the restored ones."""
+    path, table = tmp_path / "q", tmp_path / "table"
+    send(path, 0, kept)
+    shutil.copytree(path, tmp_path / "backup")
+    send(path, kept, 50)
+    with Publisher(str(table)) as publisher:
+        with Queue(path) as queue:
+            queue_id = id_of(queue)
+            check_follows(publisher, "q", queue)  # a table without rows
+            staged = publisher.staging()
+            stage(staged, "q", 0, 50)
+            publisher.publish(staged, {"q": queue_id})
+            check_follows(publisher, "q", queue)
+        shutil.rmtree(path)
+        shutil.copytree(tmp_path / "backup", path)
+        send(path, since, since and since + 40)
+        with Queue(path) as queue:
+            if kept == 50:
+                check_follows(publisher, "q", queue)
+                return
+            with pytest.raises(errors.SequenceOutOfRange, match="an earlier state") as caught:
+                check_follows(publisher, "q", queue)
+            assert caught.value.tail_sequence == queue.tail_sequence
 
 
 # --- with Spark -----------------------------------------------------------------------------------

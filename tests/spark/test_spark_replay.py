@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,8 @@ RECORD = {"version": 2, "writer": "w", "since": 0, "until": 9, "ends": {"a": 1},
         (RECORD | {"slices": [[1, "", 0, 0]]}, errors.CorruptMeta),
         (RECORD | {"slices": [[1, "", "0"]]}, errors.CorruptMeta),
         (RECORD | {"slices": [[2, "", 0], [1, "", 0]]}, errors.CorruptMeta),
+        (RECORD | {"ids": {"a": 7}}, errors.CorruptMeta),
+        (RECORD | {"ids": ["a"]}, errors.CorruptMeta),
     ],
 )
 def test_a_damaged_plan_is_an_error(
@@ -111,7 +114,8 @@ def test_a_damaged_plan_is_an_error(
 def test_a_plan_with_a_changed_byte_is_an_error(tmp_path: Path) -> None:
     """A changed digit of a cut would lose or duplicate messages."""
     path = tmp_path / "plan"
-    plans.save(str(path), plans.Plan("w", 0, 9, {"a": 1}, [plans.Cut(0), plans.Cut(5, "a", 7)]))
+    cuts = [plans.Cut(0), plans.Cut(5, "a", 7)]
+    plans.save(str(path), plans.Plan("w", 0, 9, {"a": 1}, cuts, {"a": "07"}))
     data = path.read_bytes()
     for damaged in [b"", b"{", data[:-1], data + b" "] + [
         data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] for at in range(len(data))
@@ -119,6 +123,27 @@ def test_a_plan_with_a_changed_byte_is_an_error(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(errors.CorruptMeta):
             plans.load(str(path))
+
+
+def test_a_plan_is_of_the_queues_that_the_table_had(tmp_path: Path) -> None:
+    """A table that was made anew of other queues is not taken for the one that was replayed.
+
+    One that was made anew of the same queues has the same messages. What is not known passes.
+    """
+    table, place = tmp_path / "table", tmp_path / "plan"
+    make_table(table, a=(0, 30), b=(0, 20))
+    ids = table / "_archive" / "queues.json"
+    plan = replace(plan_of(table, 0, plans.NEVER, 100), ids={"a": "0a", "b": "0b"})
+    plans.save(str(place), plan)
+    assert plans.load(str(place)) == plan
+    plan.check(str(table), str(place))
+    for same in ({"a": "0a"}, {"b": "0b", "c": "0c"}):
+        ids.write_text(json.dumps(same))
+        plan.check(str(table), str(place))
+    ids.write_text(json.dumps({"a": "0a", "b": "0c"}))
+    with pytest.raises(errors.QueueReplaced, match="remove that plan") as caught:
+        plan.check(str(table), str(place))
+    assert (caught.value.queue_id, caught.value.found_id) == ("0b", "0c")
 
 
 def test_relative_bounds_are_distinguished_from_times() -> None:
@@ -148,6 +173,8 @@ def test_a_table_is_replayed_in_order_of_time(spark: SparkSession, tmp_path: Pat
     assert told == [(0, 2), (1, 2), (2, 2)]
     assert messages(target) == sorted(wanted(0, 150) + wanted(60, 90))
     make_table(table, b=(150, 170))
+    ids = table / "_archive" / "queues.json"
+    ids.write_text(json.dumps({"c": "0c"}))  # the first call knew none
     assert replay(spark, table, target, **options) == (0, 0, 2)
     since = START + 150 * MINUTE_NS
     assert replay(spark, table, target, since=since, **options) == (20, 1, 0)

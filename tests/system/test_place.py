@@ -143,6 +143,65 @@ def test_a_directory_that_is_still_there_by_another_way_is_no_other_queue(
     assert len(queue) == 2
 
 
+def test_a_bind_mount_leads_to_the_same_queue(tmp_path: Path) -> None:
+    """One volume at two paths: two names of one directory, not two queues."""
+    real, other = tmp_path / "real", tmp_path / "other"
+    real.mkdir()
+    other.mkdir()
+    mount = ["mount", "--bind", str(real), str(other)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("bind mounts need root")
+    try:
+        with (
+            Queue(real / "q", page_bytes=SMALL) as one,
+            Queue(other / "q") as two,
+            one.consumer("c"),
+        ):
+            for queue in (one, two, one, two):
+                queue.producer().send_many([bytes(1000)] * 5)
+                queue.rotate()
+                queue.trim()
+            with pytest.raises(errors.ConsumerInUse):
+                two.consumer("c")
+            claim = one.group("g").claim(timeout=0)
+            assert two.group("g").claim(timeout=0).message.sequence == 1
+            claim.ack()
+            assert [len(one), len(two), two.group("g").lag] == [20, 20, 19]
+            assert one.verify().ok
+    finally:
+        subprocess.run(["umount", "-l", str(other)], check=True)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_copy_has_the_same_id_and_is_another_place(path: Path, moves: bool) -> None:
+    """A backup beside its original is used on its own; in its place it is noticed."""
+    with Queue(path, page_bytes=SMALL) as queue:
+        queue.producer().send_many([b"first", b"second"])
+        with queue.consumer("c") as consumer, queue.group("g") as group:
+            consumer.receive(timeout=0)
+            consumer.ack()
+            group.claim(timeout=0).ack()
+    copy = path.with_name("copy")
+    shutil.copytree(path, copy)
+    if moves:
+        with Queue(path) as queue, queue.consumer("c") as consumer:
+            path.rename(path.with_name("old"))
+            copy.rename(path)
+            with pytest.raises(errors.QueueReplaced) as caught:
+                again(lambda: consumer.receive(timeout=LONG))
+            assert caught.value.queue_id == caught.value.found_id == id_of(queue)
+        return
+    with Queue(path) as one, Queue(copy) as two:
+        for queue, payload in ((one, b"one"), (two, b"two")):
+            queue.producer().send(payload)
+            with queue.consumer("c") as consumer, queue.group("g") as group:
+                found = [message.payload for message in consumer.receive_many(5, timeout=0)]
+                assert found == [b"second", payload]
+                consumer.ack()
+                assert group.lag == 2
+                assert group.claim(timeout=0).message.payload == b"second"
+
+
 def test_a_queue_whose_path_this_process_may_not_enter_any_more_goes_on(tmp_path: Path) -> None:
     """Programs give up rights once their files are open; that replaces no queue."""
     if os.geteuid():

@@ -19,7 +19,7 @@ from pagequeue import errors
 from pagequeue.spark.columns import COLUMNS, own_names, schema_of
 from pagequeue.spark.error_text import raise_own
 from pagequeue.spark.options import read_options
-from pagequeue.spark.path_glob import end_of, find, open_each
+from pagequeue.spark.path_glob import end_of, find, id_of, open_each
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.spark.pipeline.compaction import FILE_BYTES, Compactor
 from pagequeue.spark.pipeline.publish import Publisher
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from pagequeue.queue.queue import Queue
 
 TRIGGER_BYTES: Final = 1 << 30
 COMPACT_BATCHES: Final = 16
@@ -94,7 +96,8 @@ def archive(
     Raises:
         QueueNotFound: no queue matches. LockTimeout: another process archives to the table.
         Expired: retention took what was not archived. DamageError: a page is damaged.
-        SequenceOutOfRange: the checkpoint is further than the table, so messages would be missing.
+        SequenceOutOfRange: the checkpoint is further than the table, so messages would be missing;
+            or the queue was restored to an earlier state than the table has.
         QueueReplaced: the checkpoint, or the table, is of another queue than the one that is there.
     """
     reading = _reading(queues, consumer, options)
@@ -109,6 +112,8 @@ def archive(
         place = default if checkpoint is None else os.path.abspath(os.fspath(checkpoint))
         compactor = Compactor(publisher.table, file_bytes) if compact else None
         skips = known.skips_damage or known.skips_expired
+        for there, queue in open_each(known):
+            check_follows(publisher, there.name, queue)
         run = _Run(publisher, compactor, place, is_gapless=not skips)
         if progress is not None:
             run.progress, run.total = progress, _waiting(publisher, reading)
@@ -145,6 +150,35 @@ def _reading(
     if consumer is not None:
         reading["consumer"] = consumer
     return {**reading, "paths": json.dumps(paths)}
+
+
+def check_follows(publisher: Publisher, name: str, queue: Queue) -> None:
+    """Raise if a queue does not have the last message that the table has of it.
+
+    By its id it is the same: a copy of an earlier state, which perhaps continued since.
+
+    Raises:
+        SequenceOutOfRange: it has another one, or ends before it.
+    """
+    last = publisher.last_row(name, id_of(queue))
+    if last is None:
+        return
+    tail = queue.tail_sequence
+    if last.sequence < tail:
+        try:
+            message = next(queue.replay(sequence=last.sequence))
+        except (errors.Expired, errors.DamageError):
+            return  # which message it was cannot be told
+        if (message.timestamp, message.payload) == last[1:]:
+            return
+    raise errors.SequenceOutOfRange(
+        f"message {last.sequence}, the last one in the table {publisher.table}, is another one or "
+        "missing here: the queue was restored to an earlier state",
+        path=queue.directory,
+        head_sequence=queue.head_sequence,
+        tail_sequence=tail,
+        remedy="archive it to another table",
+    )
 
 
 class _OverError(Exception):

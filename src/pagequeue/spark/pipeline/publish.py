@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 LOCK_TIMEOUT: Final = 10.0
 
 
+class LastRow(NamedTuple):
+    """The last row of a queue: its sequence, its time in ns since 1970, and its payload."""
+
+    sequence: int
+    timestamp_ns: int
+    payload: bytes
+
+
 class Published(NamedTuple):
     """What became the table's.
 
@@ -119,7 +127,7 @@ class Publisher:
             if name.startswith((table_layout.STAGING, table_layout.COMPACTING)):
                 shutil.rmtree(self._path(name), ignore_errors=True)
         self._ends: dict[str, int] = {}
-        self._queue_ids = self._known()
+        self._queue_ids = table_layout.queue_ids(self.table)
 
     def staging(self) -> str:
         """Return where files of the next batch are written to: a directory not there yet (A1)."""
@@ -168,6 +176,17 @@ class Publisher:
             self._ends[queue_directory] = table_layout.last_end(self.table, queue_directory)
         return self._ends[queue_directory]
 
+    def last_row(self, queue: str, queue_id: str) -> LastRow | None:
+        """Return the last row of a queue; None: there is none, or it is of another queue."""
+        directory = f"queue={table_layout.quote(queue)}"
+        if self._queue_ids.get(queue) != queue_id or not self.end(directory):
+            return None
+        found = table_layout.last_file(self.table, directory)
+        assert found is not None
+        with pq.ParquetFile(os.path.join(self.table, found.path)) as file:
+            rows = file.read_row_group(file.num_row_groups - 1, list(LastRow._fields))
+        return LastRow(**rows.slice(rows.num_rows - 1).to_pylist()[0])
+
     def _know(self, directories: set[str], queue_ids: Mapping[str, str]) -> None:
         """Compare the ids of queues with those of the table, and store the new ones (A3).
 
@@ -192,26 +211,6 @@ class Publisher:
             with whole_file(self._path(table_layout.QUEUE_IDS), force=True) as file:
                 file.write(json.dumps(known, sort_keys=True).encode())
             self._queue_ids = known
-
-    def _known(self) -> dict[str, str]:
-        """Return the ids of the queues in the table, by their names."""
-        path = self._path(table_layout.QUEUE_IDS)
-        try:
-            with open(path, "rb") as file:
-                known = json.load(file)
-        except FileNotFoundError:
-            return {}  # a new table, or one that was made before tables had them
-        except (ValueError, RecursionError):
-            known = None
-        if isinstance(known, dict) and all(isinstance(one, str) for one in known.values()):
-            return known
-        raise errors.CorruptMeta(
-            "not the ids of queues",
-            path=path,
-            position=0,
-            reason="not the ids of queues",
-            remedy="restore it from a copy, or remove it: the queues that are there now count",
-        )
 
     def _kept(self, staged: str, path: str) -> _Staged | None:
         """Give a file its name, without what the table has; None: it has all of it (A2)."""

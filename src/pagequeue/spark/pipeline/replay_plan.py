@@ -11,13 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.bulk.staging_directory import staged_directory
+from pagequeue.meta.all_meta import another_queue
 from pagequeue.spark.pipeline import table_layout
 from pagequeue.system.atomic_file import whole_file
 from pagequeue.system.trust import trusted
@@ -71,6 +72,7 @@ class Plan:
         until: the end, exclusive.
         ends: the end of each queue in the table at that time, exclusive.
         slices: where slices begin and end: slice i is from cut i up to cut i + 1.
+        ids: of the queues in the table at that time, in hexadecimal, by their names.
     """
 
     writer: str
@@ -78,6 +80,24 @@ class Plan:
     until: int
     ends: dict[str, int]
     slices: list[Cut]
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def check(self, table: str, path: str) -> None:
+        """Raise if a table has messages of other queues by now than the plan, which is at a path.
+
+        Raises:
+            QueueReplaced: it was made anew of queues that were made anew.
+        """
+        found = table_layout.queue_ids(table)
+        for name, queue_id in self.ids.items():
+            if found.get(name, queue_id) != queue_id:
+                raise another_queue(
+                    name,
+                    f"the replay that is planned in {path}",
+                    queue_id,
+                    found[name],
+                    "replay the new table to another queue, or remove that plan",
+                )
 
     def parts(self) -> Iterator[tuple[int, Cut, Cut]]:
         """Give number, begin and end of each slice."""
@@ -192,7 +212,12 @@ def load(path: str) -> Plan | None:
 
 
 def _plan_of(
-    writer: str, since: int, until: int, ends: dict[str, int], slices: list[list[Any]]
+    writer: str,
+    since: int,
+    until: int,
+    ends: dict[str, int],
+    slices: list[list[Any]],
+    ids: dict[str, str] | None = None,
 ) -> Plan:
     """Return the plan of a record.
 
@@ -202,14 +227,15 @@ def _plan_of(
     cuts = [Cut(*cut) for cut in slices]
     numbers = [since, until, *ends.values(), *(cut.time for cut in cuts)]
     numbers += [cut.sequence for cut in cuts]
-    texts = [writer, *ends, *(cut.queue for cut in cuts)]
+    ids = ids or {}
+    texts = [writer, *ends, *ids, *ids.values(), *(cut.queue for cut in cuts)]
     if not (
         all(type(number) is int for number in numbers) and all(type(text) is str for text in texts)
     ):
         raise TypeError("a value of a wrong type")
     if sorted(cuts) != cuts:
         raise ValueError("slices that are not in order")
-    return Plan(writer, since, until, ends, cuts)
+    return Plan(writer, since, until, ends, cuts, ids)
 
 
 def save(path: str, plan: Plan) -> None:

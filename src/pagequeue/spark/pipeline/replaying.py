@@ -13,6 +13,7 @@ queue's ledger has the finished ones. So no slice is published twice, whichever 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -105,6 +106,7 @@ def replay(
         QueueNotFound: the table does not exist.
         TimestampOrder: the queue has later messages than the table's.
         CorruptMeta: the plan next to the queue, or its ledger, is damaged.
+        QueueReplaced: the table was made anew, of queues that were made anew, since the first call.
     """
     register(spark)
     path = table_layout.check_table(os.fspath(table))
@@ -121,7 +123,9 @@ def replay(
                 last = plans.NEVER if end.ns is None else end.ns
                 limit = replay_slices.Limit(slice_count, SLICE_BYTES)
                 plan = _plan(spark, path, f"{name} {first} {last}", found, (first, last), limit)
+                plan = replace(plan, ids=table_layout.queue_ids(path))
                 plans.save(place, plan)
+            plan.check(path, place)
             done = _Replay(spark, path, target, plan, found).run(progress)
         if begin.is_ago or end.is_ago:
             os.unlink(place)  # next time that is another time

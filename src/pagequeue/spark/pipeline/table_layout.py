@@ -9,6 +9,7 @@ rows.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from datetime import datetime, timedelta
@@ -178,12 +179,43 @@ def last_end(table: str, queue_directory: str) -> int:
         table: its path.
         queue_directory: `queue=NAME`, as in the table.
     """
+    found = last_file(table, queue_directory)
+    return 0 if found is None else found.end
+
+
+def last_file(table: str, queue_directory: str) -> Stored | None:
+    """Return the file with the last messages of a queue; None: the table has none."""
     for date in reversed(_below(table, queue_directory, "date=")):
         for directory in reversed(_below(table, date, "hour=")):
             found = files(table, hour_of(directory))
             if found:
-                return found[-1].end
-    return 0
+                return found[-1]
+    return None
+
+
+def queue_ids(table: str) -> dict[str, str]:
+    """Return the ids of the queues in a table, in hexadecimal, by their names.
+
+    Raises:
+        CorruptMeta: their file is damaged.
+    """
+    path = work_path(table, QUEUE_IDS)
+    try:
+        with open(path, "rb") as file:
+            known = json.load(file)
+    except FileNotFoundError:
+        return {}  # a new table, or one that was made before tables had them
+    except (ValueError, RecursionError):
+        known = None
+    if isinstance(known, dict) and all(isinstance(one, str) for one in known.values()):
+        return known
+    raise errors.CorruptMeta(
+        "not the ids of queues",
+        path=path,
+        position=0,
+        reason="not the ids of queues",
+        remedy="restore it from a copy, or remove it: the queues that are there now count",
+    )
 
 
 def queues(table: str) -> dict[str, str]:
