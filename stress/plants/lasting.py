@@ -83,8 +83,11 @@ def wrong_headers_passed_over() -> None:
     """A power cut can leave anything."""
     rewrite(
         verify._Verification,
-        "_may_be_torn",
-        ("if number == self.found.head_page:\n        return False", "return True"),
+        "_can_be_torn",
+        (
+            "written.durable_page == 0:\n        return False",
+            "written.durable_page == 0:\n        return True",
+        ),
     )
 
 

@@ -154,7 +154,8 @@ def repair_queue(
     folder = Directory(path, create=False, trust=trusted(trust, path))
     try:
         inspect(folder, prefix)  # raises QueueNotFound
-        folder.adopt(fmt.all_meta_name(prefix))
+        with contextlib.suppress(errors.UnsafePath):  # it is no file, and is made again
+            folder.adopt(fmt.all_meta_name(prefix))
         is_journal = folder.exists(fmt.journal_name(prefix))
         if times:
             refuse_others(folder, prefix, is_journal=is_journal)

@@ -7,6 +7,7 @@ continues, so that one damaged frame does not hide the next.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,15 @@ from pagequeue import format as fmt
 from pagequeue.integrity.inspection import Inspection, head_now, inspect
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.verify_tail import TailCheck, followed
+from pagequeue.judge.diagnosis import diagnose
+from pagequeue.judge.evidence import Evidence, Promise
 from pagequeue.meta.commit_record import read_publishing
 from pagequeue.meta.ledger import damaged
 from pagequeue.meta.manifest import read_manifest
 from pagequeue.page.compressed_format import BLOCK_REASON, is_compressed
 from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.fragments import WRONG_BLOCK, Fragment, Head, bad_block, fragment_in, head_in
-from pagequeue.page.header import STAGED, PageHeader, first_bytes, parse_header
+from pagequeue.page.header import PageHeader, first_bytes, parse_header
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import PROOF, REASONS, Scan, map_file, scan_region
 from pagequeue.page.valid_runs import ValidRun, valid_runs
@@ -42,11 +45,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from pagequeue.meta.write_meta import Tail
     from pagequeue.util.literals import Trusted
     from pagequeue.util.timestamps import Clock
 
 WORD_BYTES = 4
-TORN = {"wrong size", "too short", "wrong magic", "wrong checksum", STAGED}
 NO_FRAGMENTS = "the fragments of this message are missing"
 NOT_ALONE = "the head of a large message is not the only frame of its page"
 
@@ -147,8 +150,6 @@ class _State:
 
 
 class _Verification:
-    ends_in_mark = False  # the page that was checked last
-
     def __init__(self, found: Inspection, report: VerifyReport) -> None:
         assert found.meta is not None
         self.found = found
@@ -166,8 +167,10 @@ class _Verification:
         self.state = _State(found.head_sequence, 0, found.head_page - 1)
         copied = self._end_as_shipped()
         found.numbers = [number for number in found.numbers if number not in copied]
-        tail = None if found.awaits_recovery or found.written is None else found.written.tail
-        self.tail = tail = None if tail is None else followed(found, self.meta, tail)
+        self.is_trusted = not found.awaits_recovery and found.written is not None
+        self.proved: dict[int, PageHeader] = {}  # of pages that have lost theirs
+        self.refusal: Problem | None = None  # why no process can open it for writing
+        self.tail = tail = self._find_tail()
         self.last = tail.page_number if tail else self._last_begun()
         # Listed after reading the tail: other processes can have added pages meanwhile.
         present = page_numbers(found.prefix, found.folder.names())
@@ -194,6 +197,33 @@ class _Verification:
             )
         return range(last.number + 1, fmt.PAGE_NUMBER_MAX + 1)
 
+    def _find_tail(self) -> Tail | None:
+        """Return the tail that is trusted, or that recovery will find; None: it is refused.
+
+        Then all pages are checked, and what a power cut can have torn is not a problem.
+        """
+        found, written = self.found, self.found.written
+        if self.is_trusted and written is not None:
+            return followed(found, self.meta, written.tail)
+        if found.head_sequence is None:
+            return None
+        mark = (0, 0) if written is None else (written.durable_page, written.durable_sequence)
+        pending = None
+        with contextlib.suppress(errors.PageQueueError):  # noted with the pages after the tail
+            pending = read_publishing(found.folder, found.prefix)
+        promise = Promise((found.head_page, found.head_sequence), mark, pending)
+        evidence = Evidence(found.folder, found.prefix, self.meta, promise, found.numbers)
+        try:
+            diagnosis = diagnose(evidence)
+            refused = diagnosis.error()
+            if refused is None:
+                self.proved = diagnosis.proved_headers()
+                return diagnosis.readable()
+        except errors.PageQueueError as error:
+            refused = error
+        self.refusal = problem_of(refused)
+        return None
+
     def _last_begun(self) -> int:
         """Return the last page that was rolled into, by the pages and the durable mark."""
         durable_page = 0 if self.found.written is None else self.found.written.durable_page
@@ -209,18 +239,20 @@ class _Verification:
         for number in [n for n in self.present if head <= n <= self.last]:
             if progress is not None:
                 progress(number - head, total)
-            if not (self._follows(number) and self._check(number)):
-                break  # the tail of a queue that awaits recovery, which removes what follows
+            self._follow(number)
+            self._check(number)
             self.state.last = number
-        else:
-            self._follows(self.last + 1)
-            if self._chain is not None:
-                self._break(self.last, None, self._chain.sequence, NO_FRAGMENTS)
-        self._check_marked()
+        self._follow(self.last + 1)
+        if self._chain is not None:
+            self._break(self.last, None, self._chain.sequence, NO_FRAGMENTS)
         found = self.found
         for error in damaged(found.folder, found.prefix, self.meta.queue_id).values():
             self.report.problems.append(problem_of(error))
         self._check_past_tail()
+        if self.refusal is not None and all(
+            self.refusal.file != problem.file for problem in self.report.problems
+        ):
+            self.report.problems.append(self.refusal)
         self._forget_retired()
         if progress is not None:
             progress(total, total)
@@ -247,50 +279,52 @@ class _Verification:
     def problem(self, number: int, position: int | None, sequence: int | None, reason: str) -> None:
         """Note a problem of a page, except an empty slot in a block already noted as damaged."""
         path = self.found.path(number)
-        if reason != REASONS[_core.READ_NOTHING] or (path, sequence) not in self._blocks:
+        is_noted = reason == REASONS[_core.READ_NOTHING] and (path, sequence) in self._blocks
+        if not is_noted and not self._can_be_torn(number, sequence):
             self.report.problems.append(Problem(path, position, sequence, reason))
 
-    def _is_guaranteed(self, sequence: int | None) -> bool:
-        """Whether a message survives a power cut: it is below the durable mark."""
+    def _can_be_torn(self, number: int, sequence: int | None) -> bool:
+        """Whether a power cut can take a message, or a page: it is after the durable mark."""
         written = self.found.written
         if self.tail is not None or written is None or written.durable_page == 0:
-            return True
-        return sequence is None or sequence < self.found.durable_sequence
-
-    def _is_durable_page(self, number: int) -> bool:
-        """Whether a page was on stable storage under its name, with messages or without."""
-        return self.found.written is not None and number <= self.found.written.durable_page
+            return False
+        if sequence is None:
+            return number > written.durable_page
+        return sequence >= self.found.durable_sequence
 
     def _is_scanned(self, number: int) -> bool:
         """Whether recovery writes the index of a page anew: of the mark's, and those after it."""
         written = self.found.written
-        return self.tail is None and written is not None and 0 < written.durable_page <= number
+        return not self.is_trusted and written is not None and 0 < written.durable_page <= number
 
-    def _follows(self, number: int) -> bool:
-        """Whether a page belongs to the queue; a run of missing ones before it is one problem."""
+    def _follow(self, number: int) -> None:
+        """Note missing pages before a page: a run of them is one problem."""
         first = self.state.last + 1
         if number > first:
-            if not (self._is_guaranteed(self.state.expected) or self._is_durable_page(first)):
-                return False
             missing = number - first
             reason = "missing" if missing == 1 else f"{missing} pages are missing, from this one on"
-            self.problem(first, None, self.state.expected, reason)
+            written = self.found.written
+            is_durable = written is not None and first <= written.durable_page
+            if is_durable or not self._can_be_torn(first, self.state.expected):
+                problem = Problem(self.found.path(first), None, self.state.expected, reason)
+                self.report.problems.append(problem)
             self.state.expected = None  # their messages are unknown
             self._end_chain()
-        return True
 
     def _check_past_tail(self) -> None:
         """Check the files after the last page: at most one prepared page may follow."""
         pending = self._pending()
         written, problems = self.found.written, self.report.problems
-        if self.tail is not None and written is not None:  # the fields as they were read
-            TailCheck(self.found, self.meta, written.tail, pending, problems).run()
+        if not self.is_trusted or written is None:
+            return  # recovery removes what a power cut left after the tail
+        # The fields as they were read.
+        TailCheck(self.found, self.meta, written.tail, pending, problems).run()
         spare = self.last + 1
         for number in [n for n in self.found.numbers if n >= spare]:
             name = fmt.page_name(self.found.prefix, number)
             if number in pending:
                 continue
-            if number > spare and not self.found.awaits_recovery:
+            if number > spare:
                 if self._later_tail_page >= number:
                     continue  # a bulk commit published it meanwhile
                 self.problem(number, None, None, "after the prepared page: never read")
@@ -300,9 +334,7 @@ class _Verification:
             except errors.QueueNotFound:
                 continue  # removed meanwhile
             except errors.PageQueueError as error:
-                # Recovery removes what a power cut left after the tail.
-                if not (self._is_scanned(number - 1) and self._may_be_torn(number, error)):
-                    self.report.problems.append(problem_of(error))
+                self.report.problems.append(problem_of(error))
             else:
                 self._check_spare(number, page)
 
@@ -355,29 +387,24 @@ class _Verification:
         if problem.reason.startswith(BLOCK_REASON):
             self._blocks.add((problem.file, problem.sequence))
 
-    def _check(self, number: int) -> bool:
-        """Check one page; return whether others follow."""
+    def _check(self, number: int) -> None:
+        """Check one page."""
         state, found = self.state, self.found
         try:
             name = fmt.page_name(found.prefix, number)
             page = map_page(found.folder, name, self.meta, wrong=self._note)
         except errors.PageQueueError as error:
-            if number < found.head_page:
-                return True
-            if not self._end_chain():
-                return False  # recovery ends the queue before the message of this fragment
-            is_guaranteed = self._is_guaranteed(state.expected) or self._is_durable_page(number)
-            if not is_guaranteed and self._may_be_torn(number, error):
-                return False  # recovery makes the page again, without messages
-            self.report.problems.append(problem_of(error))
+            self._end_chain()
+            if not self._can_be_torn(number, None):
+                self.report.problems.append(problem_of(error))
             state.expected = None
-            return True
+            return
         self._is_after_gap = state.expected is None
         header = self._header(number, page)
         if header is None:
-            torn = not self._is_guaranteed(state.expected)
             state.expected = None
-            return self._end_chain() and not torn
+            self._end_chain()
+            return
         first = header.first_sequence
         assert first is not None
         if state.expected is not None and first != state.expected and number != found.head_page:
@@ -385,51 +412,25 @@ class _Verification:
             self.problem(number, 0, first, reason)
         if header.floor_timestamp < state.floor:
             self.problem(number, 0, first, "begins earlier than the page before it ended")
-        return self._check_frames(number, page, header, first)
+        self._check_frames(number, page, header, first)
 
     def _header(self, number: int, page: _core.Region) -> PageHeader | None:
         """Return a page's header; if it is damaged, the one that the frames prove."""
+        if number in self.proved:
+            return self.proved[number]
+        expected = self.state.expected
         try:
             header = self.found.header(number)
         except errors.PageQueueError as error:
-            if self._is_guaranteed(self.state.expected) or not self._may_be_torn(number, error):
+            if not self._can_be_torn(number, expected):
                 self._note(error)
             return None if isinstance(error, errors.NewerFormat) else self._proved(number, page)
         is_left = self.found.is_left(number, header)
         if header.first_sequence is not None and not is_left:
             return header
-        if self._is_guaranteed(self.state.expected):
-            reason = "its first sequence is in the page before" if is_left else "no first sequence"
-            self.problem(number, 0, self.state.expected, f"page header: {reason}")
+        reason = "its first sequence is in the page before" if is_left else "no first sequence"
+        self.problem(number, 0, expected, f"page header: {reason}")
         return self._proved(number, page) if is_left else None
-
-    def _may_be_torn(self, number: int, error: errors.PageQueueError) -> bool:
-        """Whether a power cut can cause such a header, so that recovery rewrites it."""
-        if number == self.found.head_page:
-            return False
-        if not isinstance(error, errors.CorruptPage) or error.reason in TORN:
-            return isinstance(error, errors.CorruptPage)
-        try:
-            data = first_bytes(self.found.folder, fmt.page_name(self.found.prefix, number))
-            return parse_header(data, self.found.path(number)).first_sequence is None
-        except errors.PageQueueError:
-            return False
-
-    def _check_marked(self) -> None:
-        """The page that an end-of-page marker leads to is opened, before anything is recovered."""
-        number = self.last + 1
-        if not self.found.awaits_recovery or not self.ends_in_mark:
-            return
-        if number not in self.present:
-            # Without a durable mark, an end-of-page marker proves that the page existed (I10).
-            if self.found.written is None or self.found.written.durable_page == 0:
-                self.problem(number, None, self.state.expected, "missing")
-            return
-        try:
-            self.found.header(number)
-        except errors.PageQueueError as error:
-            if not self._may_be_torn(number, error):
-                self._note(error)
 
     def _proved(self, number: int, page: _core.Region) -> PageHeader | None:
         """Return the header that a page's first frame proves, if it does."""
@@ -440,7 +441,7 @@ class _Verification:
 
     def _check_frames(
         self, number: int, page: _core.Region, header: PageHeader, first: int
-    ) -> bool:
+    ) -> None:
         at_tail = self.tail is not None and number == self.tail.page_number
         end = self.tail.sequence if self.tail is not None and at_tail else None
         count = None if end is None else max(0, end - first)
@@ -452,7 +453,7 @@ class _Verification:
         if at_tail and _core.peek(page, scan.position, scan.sequence)[0] == _core.READ_END:
             scan = scan._replace(stopped=_core.READ_END)  # the next producer rolls
         self.report.pages_checked += 1
-        ended = self._is_end(number, scan, count, first)
+        ended = scan.stopped == _core.READ_END if count is None else scan.sequence - first == count
         if not ended:
             self._damage(number, page, index, header, first, end)
         else:
@@ -469,52 +470,45 @@ class _Verification:
         self._check_heads(number, page, right, first, scan.sequence - first)
         if self.meta.schema.record_bytes:
             self._check_sizes(number, page, right, first, scan.sequence - first)
-        follows = self._check_fragment(number, page, scan, first, ended=ended)
+        self._check_fragment(number, page, scan, first, ended=ended)
         self.state.expected = scan.sequence if ended else None
-        self.ends_in_mark = follows and ended and scan.stopped == _core.READ_END
         self.state.floor = scan.timestamp
-        return follows and not (ended and scan.stopped != _core.READ_END and not at_tail)
 
-    def _check_fragment(  # noqa: PLR0911 - what can be wrong, in order
+    def _check_fragment(
         self, number: int, page: _core.Region, scan: Scan, first: int, *, ended: bool
-    ) -> bool:
-        """Check the fragment of a page, and whether it continues those before it.
-
-        Returns:
-            Whether the queue continues after it; recovery ends it before a torn message.
-        """
+    ) -> None:
+        """Check the fragment of a page, and whether it continues those before it."""
         chain, self._chain = self._chain, None
         follows_rest, self._is_rest = self._is_rest, False
         if not ended:  # the damage is noted, and its message, which can be the head of a large one
             self._broken = scan.sequence
-            return chain is None or self._break(number, scan.position, chain.sequence, NO_FRAGMENTS)
-        head = head_in(page) if scan.sequence == first + 1 else None
+        head = head_in(page) if ended and scan.sequence == first + 1 else None
         if head is not None:
             chain = FragmentChain(scan.sequence - 1, head)
-        if scan.stopped != _core.READ_END:
-            return chain is None or self._break(number, scan.position, chain.sequence, NO_FRAGMENTS)
+        if not ended or scan.stopped != _core.READ_END:
+            if chain is not None:
+                self._break(number, scan.position, chain.sequence, NO_FRAGMENTS)
+            return
         found = fragment_in(page, scan.position, scan.sequence, self.found.path(number))
         if isinstance(found, str):
             has_fragment = _core.peek(page, scan.position, scan.sequence)[2] > 0
-            if chain is None and not has_fragment:
-                return True
-            sequence = scan.sequence - 1 if chain is None else chain.sequence
-            return self._break(number, scan.position, sequence, found)
+            if chain is not None or has_fragment:
+                sequence = scan.sequence - 1 if chain is None else chain.sequence
+                self._break(number, scan.position, sequence, found)
+            return
         fragment, ordinal = found
         self._is_rest = chain is None and self._is_of_retired(number - ordinal, follows_rest)
         if not self._is_rest and (
             chain is None or not chain.continues(fragment, ordinal, len(page))
         ):
             reason = "a fragment of another message"
-            return self._break(number, scan.position, scan.sequence - 1, reason)
+            self._break(number, scan.position, scan.sequence - 1, reason)
+            return
         # Nobody reads what is left of a retired message, which a power cut can have torn.
         bad = None if self._is_rest else bad_block(fragment, self._block_memory)
         if bad is not None:
-            if not self._is_guaranteed(scan.sequence - 1):
-                return False
             self.problem(number, bad, scan.sequence - 1, WRONG_BLOCK)
         self._chain = None if chain is None else chain.after()
-        return True
 
     def _is_of_retired(self, begin: int, follows_rest: bool) -> bool:
         """Whether the large message of a page began in one that is retired.
@@ -528,32 +522,20 @@ class _Verification:
         # Retention can have removed the page before it since the head was read.
         return (follows_rest or self._is_after_gap) and begin < head_now(self.found)
 
-    def _end_chain(self) -> bool:
+    def _end_chain(self) -> None:
         """End a large message at a page that is not there or cannot be read, which is noted.
 
         Retention can have removed it meanwhile; what follows is no part of the message then.
-
-        Returns:
-            False, if a power cut can have torn the message.
         """
         chain, self._chain = self._chain, None
-        if chain is None:
-            return True
-        self._broken = chain.sequence
-        return self._is_guaranteed(chain.sequence)
+        if chain is not None:
+            self._broken = chain.sequence
 
-    def _break(self, number: int, position: int | None, sequence: int, reason: str) -> bool:
-        """Note, once, that a large message cannot be read: its fragments do not fit together.
-
-        Returns:
-            False, and nothing is noted, if a power cut can have done it: then it is dropped.
-        """
-        if not self._is_guaranteed(sequence):
-            return False
+    def _break(self, number: int, position: int | None, sequence: int, reason: str) -> None:
+        """Note, once, that a large message cannot be read: its fragments do not fit together."""
         if sequence != self._broken:
             self.problem(number, position, sequence, reason)
         self._broken = sequence
-        return True
 
     def _check_heads(
         self, number: int, page: _core.Region, index: _core.Region | None, first: int, count: int
@@ -575,22 +557,6 @@ class _Verification:
             reason = f"{wrong.size_bytes} bytes, a record has {record_bytes}{others}"
             self.problem(number, wrong.position, wrong.sequence, reason)
 
-    def _is_end(self, number: int, scan: Scan, count: int | None, first: int) -> bool:
-        """Whether a page ends validly."""
-        if count is not None:
-            return scan.sequence - first == count
-        if scan.stopped == _core.READ_END:
-            return True
-        found = self.found
-        if self.tail is not None or scan.whole_sequence < found.durable_sequence:
-            return False
-        if self._is_durable_page(number + 1):
-            return False
-        # The queue awaits recovery, and torn frames here were never guaranteed. Without a durable
-        # mark that is so only where the frames of the last page end.
-        known = found.written is not None and found.written.durable_page > 0
-        return known or (number == self.last and scan.stopped == _core.READ_NOTHING)
-
     def _damage(
         self,
         number: int,
@@ -606,6 +572,8 @@ class _Verification:
             end = self.found.first_sequence(number + 1)
             end = None if end is None or end < first else end
         good = 0
+        written = self.found.written
+        mark_page = 0 if written is None else written.durable_page
         walked = list(
             valid_runs(
                 page,
@@ -615,6 +583,7 @@ class _Verification:
                 end_sequence=end,
                 is_sealed=not is_last,
                 sent_sequence=self.found.durable_sequence if self.tail is None else end or 0,
+                durable_sequence=self.found.durable_sequence if number == mark_page else 0,
             )
         )
         for run in walked:
