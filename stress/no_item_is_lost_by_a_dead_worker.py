@@ -77,7 +77,12 @@ class Ground:
 
         make: Callable[..., Any]
         if self.joinable:
-            make = partial(drop_in.JoinableQueue, unfinished_max=UNFINISHED_MAX)
+            make = partial(
+                drop_in.JoinableQueue,
+                unfinished_max=UNFINISHED_MAX,
+                max_deliveries=None,
+                backoff=None,
+            )
         else:
             make = drop_in.Queue
         return make(self.maxsize, directory=self.path, page_bytes=PAGE_BYTES)

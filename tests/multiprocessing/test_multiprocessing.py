@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -14,6 +15,8 @@ import pytest
 from drop_in_support import METHODS, SECONDS, get_and_hang, joined, put_each, started
 from tiers import slow_but
 
+from pagequeue import Queue as PageQueue
+from pagequeue import errors
 from pagequeue.multiprocessing import Empty, JoinableQueue, Queue, SimpleQueue
 
 if TYPE_CHECKING:
@@ -156,6 +159,78 @@ def test_unfinished_objects_of_an_exited_process_are_redelivered() -> None:
     queue.join()
 
 
+@pytest.mark.parametrize("size_bytes", [1, 1 << 18], ids=["small", "large"])
+def test_object_that_ends_each_process_is_a_dead_letter_in_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, size_bytes: int
+) -> None:
+    """Then `join` returns; the log says it, and it can be requeued, with its file."""
+    options: dict[str, Any] = {"directory": tmp_path / "q", "page_bytes": 1 << 16}
+    options |= {"max_deliveries": 3, "backoff": (0.001, 0.001)}
+    queue: JoinableQueue[bytes] = JoinableQueue(**options)
+    poison = bytes(size_bytes)
+    put_each(queue, [poison, b"one", b"two"])
+    for _ in range(3):
+        assert joined(started(get_until, queue, poison)) == 0
+    with contextlib.suppress(Empty):
+        while True:  # what is left of the others, and what is to become a dead letter
+            assert queue.get(timeout=0.1) != poison
+            queue.task_done()
+    queue.join()
+    assert queue.qsize() == 0
+    (record,) = caplog.records
+    assert (
+        "became dead letters of the group 'items' (prefix 'items'): 1, 1 in all" in record.message
+    )
+    queue.close()
+    del queue
+    gc.collect()
+    again: JoinableQueue[bytes] = JoinableQueue(**options)  # sweeps files that no message names
+    assert again.empty()
+    assert len(list((tmp_path / "q" / "items-large").iterdir())) == (size_bytes > 1)
+    again.close()
+    with PageQueue(tmp_path / "q", prefix="items") as plain, plain.group("items") as group:
+        (letter,) = group.dead_letters()
+        assert letter.deliveries == 3
+        assert group.requeue_dead_letters() == 1
+    last: JoinableQueue[bytes] = JoinableQueue(**options)
+    assert last.get(timeout=SECONDS) == poison
+    last.task_done()
+    last.close()
+
+
+def get_until(queue: JoinableQueue[bytes], last: bytes) -> None:
+    """Finish objects until one comes that ends this process."""
+    while queue.get(timeout=SECONDS) != last:
+        queue.task_done()
+
+
+def test_object_that_ended_its_process_keeps_no_other_waiting(tmp_path: Path) -> None:
+    """It comes back later, and what was put after it meanwhile."""
+    queue: JoinableQueue[int] = JoinableQueue(directory=tmp_path / "q", backoff=(600.0, 600.0))
+    put_each(queue, [1, 2, 3])
+    assert joined(started(JoinableQueue.get, queue)) == 0
+    assert [queue.get(timeout=SECONDS), queue.get(timeout=SECONDS)] == [2, 3]
+    assert queue.qsize() == 1
+    with pytest.raises(Empty):
+        queue.get_nowait()
+    queue.close()
+
+
+def test_objects_come_back_first_where_they_do_not_wait(tmp_path: Path) -> None:
+    """As often as need be: with the options that say so."""
+    queue: JoinableQueue[int] = JoinableQueue(
+        directory=tmp_path / "q", max_deliveries=None, backoff=None
+    )
+    put_each(queue, [1, 2])
+    for _ in range(22):
+        assert joined(started(JoinableQueue.get, queue)) == 0
+    assert [queue.get(timeout=SECONDS), queue.get(timeout=SECONDS)] == [1, 2]
+    queue.close()
+    for options in ({"max_deliveries": 0}, {"backoff": (1.0, 0.5)}):
+        with pytest.raises(errors.InvalidOption):
+            JoinableQueue(**options)  # type: ignore[arg-type]
+
+
 def test_finished_objects_are_not_redelivered(tmp_path: Path) -> None:
     """Also after all processes ended."""
     queue: JoinableQueue[int] = JoinableQueue(directory=tmp_path / "q")
@@ -167,7 +242,7 @@ def test_finished_objects_are_not_redelivered(tmp_path: Path) -> None:
     del queue
     gc.collect()
     again: JoinableQueue[int] = JoinableQueue(directory=tmp_path / "q")
-    assert [again.get(timeout=60), again.get(timeout=60)] == [2, 3]
+    assert {again.get(timeout=60), again.get(timeout=60)} == {2, 3}
     again.close()
 
 

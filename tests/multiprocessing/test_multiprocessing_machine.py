@@ -42,7 +42,12 @@ class DropIn(RuleBasedStateMachine):
     def opened(self) -> JoinableQueue[object]:
         """Return a new handle."""
         return JoinableQueue(
-            self.maxsize, directory=self.directory, page_bytes=PAGE_BYTES, unfinished_max=64
+            self.maxsize,
+            directory=self.directory,
+            page_bytes=PAGE_BYTES,
+            unfinished_max=64,
+            max_deliveries=None,
+            backoff=None,
         )
 
     def waiting(self) -> list[int]:

@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.multiprocessing.base import Base, QueueClosed, T, backoff_sleep
+from pagequeue.multiprocessing.object_queue import AS_OFTEN
 from pagequeue.multiprocessing.pickling import UnpicklingError, dumps, loads
-from pagequeue.util.arguments import number, whole
+from pagequeue.util.arguments import absolute_path, number, whole
+from pagequeue.util.retry import BACKOFF, DELIVERIES_MAX, check_retry
 
 if TYPE_CHECKING:
     import os
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pagequeue.multiprocessing.object_queue import ObjectQueue, Settings
     from pagequeue.multiprocessing.temp_directory import SharedTempDirectory
     from pagequeue.store.flush import Sync
+    from pagequeue.util.literals import Backoff
 
 __all__ = ["Empty", "Full", "JoinableQueue", "Queue", "QueueClosed", "SimpleQueue"]
 
@@ -138,6 +141,7 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
     """
 
     _claims_max = TAKEN_MAX
+    _retry = AS_OFTEN
 
     def __init__(
         self,
@@ -152,7 +156,7 @@ class Queue(Base[T], _StandardQueue):  # type: ignore[misc]
         del ctx
         remedy = "give a number below 2**63, 0 for no limit"
         maxsize = whole("maxsize", maxsize, most=fmt.SEQUENCE_MAX, remedy=remedy)
-        self._prepare(directory, prefix, page_bytes, sync, maxsize, self._claims_max)
+        self._prepare(directory, prefix, page_bytes, sync, maxsize, self._claims_max, self._retry)
 
     def put(self, obj: T, block: bool = True, timeout: float | None = None) -> None:
         """Put an object; every process can get it when this returns.
@@ -309,12 +313,17 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
     """`multiprocessing.JoinableQueue` on pages: an object is claimed until `task_done`.
 
     When a process ends, in whatever way, objects that it got without calling `task_done` are
-    redelivered before all others: delivery is at least once. Only the process that got an object
-    can call `task_done` for it.
+    redelivered: delivery is at least once. An object that ends each process that gets it keeps no
+    other one waiting: it comes back later each time, and is a dead letter in the end, which counts
+    as done and is logged. Only the process that got an object can call `task_done` for it.
 
     Args:
         unfinished_max: of a new queue: most objects claimed at a time; `get` waits while there are
             that many.
+        max_deliveries: an object that was got so often becomes a dead letter of the group "items"
+            of `pagequeue.Queue(directory, prefix=prefix)`; None: never.
+        backoff: how long an object waits whose process ended, in seconds: the first time, and at
+            most; twice as long each time, up to a quarter less. None: it comes before all others.
         The others are those of `Queue`.
 
     Example:
@@ -338,8 +347,12 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
         page_bytes: int = PAGE_BYTES,
         sync: Sync = "none",
         unfinished_max: int = UNFINISHED_MAX,
+        max_deliveries: int | None = DELIVERIES_MAX,
+        backoff: Backoff = BACKOFF,
     ) -> None:
         self._claims_max = whole("unfinished_max", unfinished_max, 1, fmt.GROUP_CAPACITY_MAX)
+        path = "" if directory is None else absolute_path("directory", directory)
+        self._retry = check_retry(max_deliveries, backoff, path=path)
         super().__init__(
             maxsize, ctx=ctx, directory=directory, prefix=prefix, page_bytes=page_bytes, sync=sync
         )
@@ -366,9 +379,11 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
                 remedy="call task_done, or create the queue with a larger unfinished_max",
             ) from None
         except errors.NothingReceived:
+            self._note_dead()
             raise Empty from None
         except errors.ClosedError:
             self._refuse()
+        self._note_dead()
         try:
             self._mine[threading.get_ident()].append(claim)
         except KeyError:
@@ -380,6 +395,12 @@ class JoinableQueue(Queue[T], _StandardJoinableQueue):  # type: ignore[misc]
             obj = loads(self._named(message, error))
             self._files[message.sequence] = message.payload
         return obj
+
+    def _note_dead(self) -> None:
+        """Log that objects became dead letters, perhaps in the claim before."""
+        objects = self._handle.objects
+        if objects is not None:
+            objects.note_dead()
 
     def _claim(self, timeout: float | None) -> Claim:
         """Wait in slices: `close` leaves the group open and wakes no waiter."""

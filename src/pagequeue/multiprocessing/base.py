@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
 
 from pagequeue import errors
 from pagequeue.multiprocessing.large_objects import KIND
-from pagequeue.multiprocessing.object_queue import ObjectQueue, Settings
+from pagequeue.multiprocessing.object_queue import AS_OFTEN, ObjectQueue, Settings
 from pagequeue.multiprocessing.pickling import UnpicklingError, loads
 from pagequeue.multiprocessing.temp_directory import SharedTempDirectory, remove_at_exit
 from pagequeue.store.flush import sync_policy
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pagequeue._core import Message
     from pagequeue.multiprocessing.large_objects import LargeObjects
     from pagequeue.store.flush import Sync
+    from pagequeue.util.retry import Retry
 
 if TYPE_CHECKING:  # a queue whose objects are not named holds any
     T = TypeVarWithDefault("T", default=Any)
@@ -152,6 +153,7 @@ class Base(Generic[T]):
         sync: Sync,
         maxsize: int,
         claims_max: int,
+        retry: Retry = AS_OFTEN,
     ) -> None:
         # Here, not by the process that opens the queue: that can be another one, and much later.
         path = "" if directory is None else absolute_path("directory", directory)
@@ -162,7 +164,10 @@ class Base(Generic[T]):
             temp_directory = SharedTempDirectory()
             path = temp_directory.path
         private = None if temp_directory is None else temp_directory.identity
-        settings = Settings(path, prefix, page_bytes, sync, max(0, maxsize), claims_max, private)
+        maxsize = max(0, maxsize)
+        settings = Settings(
+            path, prefix, page_bytes, sync, maxsize, claims_max, private, retry=retry
+        )
         self._begin(settings, temp_directory)
 
     def _begin(self, settings: Settings, temp_directory: SharedTempDirectory | None) -> None:

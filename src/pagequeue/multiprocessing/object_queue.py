@@ -7,9 +7,11 @@ once the group has acknowledged all its messages.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from queue import Full
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +27,7 @@ from pagequeue.queue.queue import Queue, internals, opened_again
 from pagequeue.send.producer import Producer
 from pagequeue.system.directory import Directory
 from pagequeue.system.replaced_file import CHECK_SECONDS, Identity
+from pagequeue.util.retry import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from pagequeue.group.group import Group
     from pagequeue.store.flush import Sync
 
+log: logging.Logger = logging.getLogger("pagequeue")
 GROUP: Final = "items"
 FOR_EVER: Final = 9e8
 """Lease in seconds: an object is redelivered when its process ends, never because of time."""
@@ -39,6 +43,10 @@ KEEP_UNDONE: Final = Retention(max_age=timedelta(microseconds=1))
 KEPT: Final = "the queue that was handed over"
 REMEDY: Final = "make the queue again, and hand it to all processes again"
 USED: Final = field_of(fmt.GROUP_META, "used")
+
+
+AS_OFTEN: Final = Retry(None, 0.0, 0.0)
+"""An object that is acknowledged when it is got never comes back."""
 
 
 class Settings(NamedTuple):
@@ -52,6 +60,7 @@ class Settings(NamedTuple):
     unfinished_max: int
     private: Identity | None = None  # the directory, which only its maker makes
     queue_id: bytes | None = None  # of the queue, once a process has opened it
+    retry: Retry = AS_OFTEN  # of objects whose getter ended
 
 
 class ObjectProducer(Producer):
@@ -80,8 +89,9 @@ class ObjectQueue:
         self._checked_at = 0.0
         try:
             # Before anything is sent: retention keeps what a group has not acknowledged.
-            self.group: Group = _group(queue, settings.unfinished_max)
+            self.group: Group = _group(queue, settings)
             self._words = self.group._group_file.region  # noqa: SLF001 - one package
+            self._dead = self._words.load(GroupTable.DEAD_LETTERS)
             self.large: LargeObjects = LargeObjects(
                 internals(queue).store.folder,
                 f"{settings.prefix}-large",
@@ -102,11 +112,27 @@ class ObjectQueue:
             raise
 
     def _names(self) -> Iterator[bytes]:
-        """Yield the unfinished messages that name files."""
-        for batch in self.queue.batches(sequence=self.done):
-            for payload in batch.payloads:
-                if len(payload) == NAME.size and payload[0] == KIND:
-                    yield payload
+        """Yield the messages that name files: unfinished ones, and dead letters."""
+        unfinished = (batch.payloads for batch in self.queue.batches(sequence=self.done))
+        dead = (letter.payload or b"" for letter in self.group.dead_letters())
+        for payload in chain(chain.from_iterable(unfinished), dead):
+            if len(payload) == NAME.size and payload[0] == KIND:
+                yield payload
+
+    def note_dead(self) -> None:
+        """Log that objects became dead letters since the last call."""
+        count = self._words.load(GroupTable.DEAD_LETTERS)
+        if count > self._dead:
+            log.warning(
+                "%s: objects that were got so often, by processes that ended without task_done, "
+                "became dead letters of the group %r (prefix %r): %d, %d in all",
+                self.queue.directory,
+                GROUP,
+                self.queue.prefix,
+                count - self._dead,
+                count,
+            )
+            self._dead = count
 
     @property
     def queue_id(self) -> bytes:
@@ -216,11 +242,13 @@ def _private_directory(path: str, made: Identity) -> Directory:
     )
 
 
-def _group(queue: Queue, unfinished_max: int) -> Group:
-    """Open the group; an existing one keeps its capacity.
-
-    What comes back is got at once and before all others, however often: no object is a dead letter.
-    """
+def _group(queue: Queue, settings: Settings) -> Group:
+    """Open the group; an existing one keeps its capacity."""
     exists = any(info.name == GROUP for info in queue.consumers())
-    capacity = None if exists else unfinished_max
-    return queue.group(GROUP, lease=FOR_EVER, max_deliveries=None, backoff=None, capacity=capacity)
+    return queue.group(
+        GROUP,
+        lease=FOR_EVER,
+        max_deliveries=settings.retry.deliveries_max,
+        backoff=settings.retry[1:],
+        capacity=None if exists else settings.unfinished_max,
+    )
