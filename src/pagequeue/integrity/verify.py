@@ -165,6 +165,7 @@ class _Verification:
         self._broken = -1  # the large message that was last noted: its other fragments are not
         self._block_memory = bytearray(fmt.FRAGMENT_BLOCK_BYTES)
         self.state = _State(found.head_sequence, 0, found.head_page - 1)
+        self.shipped: Tail | None = None  # the end of a replica
         copied = self._end_as_shipped()
         found.numbers = [number for number in found.numbers if number not in copied]
         self.is_trusted = not found.awaits_recovery and found.written is not None
@@ -188,6 +189,7 @@ class _Verification:
             return range(0)
         if manifest is None or not manifest.pages:
             return range(0)
+        self.shipped = manifest.tail
         last, written = manifest.pages[-1], self.found.written
         if written is not None:
             self.found.written = replace(
@@ -205,8 +207,8 @@ class _Verification:
         found, written = self.found, self.found.written
         if self.is_trusted and written is not None:
             return followed(found, self.meta, written.tail)
-        if found.head_sequence is None:
-            return None
+        if self.shipped is not None or found.head_sequence is None:
+            return self.shipped
         mark = (0, 0) if written is None else (written.durable_page, written.durable_sequence)
         pending = None
         with contextlib.suppress(errors.PageQueueError):  # noted with the pages after the tail
