@@ -11,7 +11,7 @@ from pagequeue.page import zstd
 from pagequeue.queue import lifecycle
 from pagequeue.store import clock
 from pagequeue.system import replaced_file
-from pagequeue.util import optional
+from pagequeue.util import optional, retry
 from pagequeue.wait import shared_jobs
 from stress.plants.plant import COMBINED, in_python
 from stress.plants.rewrite import rewrite
@@ -98,13 +98,11 @@ def moved_directory_unnoticed() -> None:
 def job_fails_for_ever() -> None:
     """The limit of deliveries is read, and not used."""
     rewrite(
-        group_open,
-        "open_group",
-        (
-            "retry = check_retry(max_deliveries, backoff, path=path)",
-            "retry = check_retry(max_deliveries, backoff, path=path)._replace(deliveries_max=None)",
-        ),
+        retry,
+        "check_retry",
+        ("return Retry(max_deliveries, first, most)", "return Retry(None, first, most)"),
     )
+    group_open.check_retry = retry.check_retry  # type: ignore[attr-defined]
 
 
 def closed_file_says_nothing() -> None:

@@ -324,6 +324,8 @@ def test_closing_returns_its_claims(opened: Callable[..., TaskStore], clock: Clo
             store.claim("a", lease=1000.0)
             lost = store.claim("a", lease=1000.0)
             store.modify(change={lost.task.ref: {"value": 3}})
+        with pytest.raises(errors.ClosedError):
+            lost.ack()
         with pytest.raises(TimeoutError):
             other.claim("a", timeout=0)
         clock.pass_by(BACKOFF[0])

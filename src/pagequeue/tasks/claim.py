@@ -213,7 +213,8 @@ class TaskClaim:
 
     def _check(self) -> None:
         if self._is_settled:
-            raise self._settled()
+            with self._store._can_claim():  # noqa: SLF001 - a store that is closed gave it back
+                raise self._settled()
 
     def _settled(self) -> errors.UsageError:
         return errors.UsageError(
