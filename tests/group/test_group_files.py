@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,7 @@ from support import settle, within
 from pagequeue import Queue, Retention, errors
 from pagequeue import format as fmt
 from pagequeue.meta.group_table import GroupTable, decode_snapshot
-from stress.tampering import pretend_power_cut
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,6 +171,33 @@ def test_a_damaged_message_does_not_stop_the_workers(tmp_path: Path) -> None:
                     group.claim(timeout=0.5)
         (letter,) = group.dead_letters()
         assert (letter.sequence, letter.payload, letter.reason) == (0, None, "could not be read")
+
+
+@pytest.mark.parametrize("word", [0x3FFFFFFF, 7, 0], ids=["long", "short", "none"])
+def test_damaged_head_of_the_next_message_keeps_none_back_that_came_again(
+    tmp_path: Path, word: int
+) -> None:
+    """Where it ends is unknown, so new ones wait for a repair: the error says where, and how."""
+    with Queue(tmp_path, page_bytes=PAGE_BYTES) as queue:
+        send(queue, 6)
+        group = queue.group("work", backoff=None)
+        claims = [group.claim(timeout=0) for _ in range(3)]
+        _, _, position = group._next()
+        path = str(tmp_path / "queue-0000000001.page")
+        overwrite(path, position, word.to_bytes(4, "little"))
+        for claim in claims[:2]:
+            claim.nack()
+        assert group.claim(timeout=0).message.sequence == 0
+        assert [claim.message.sequence for claim in group.claim_many(5, timeout=0)] == [1]
+        for call in (group.claim, group.take, partial(group.claim_many, 5)):
+            with pytest.raises(errors.CorruptFrame, match="repair or salvage") as told:
+                call(timeout=0)
+            assert (told.value.path, told.value.position) == (path, position)
+            assert told.value.sequence == 3
+        claims[2].nack()  # and while a worker is told so, what comes back is delivered
+        with group.claim(timeout=0) as claim:
+            assert claim.message.sequence == 2
+        assert group.outstanding == 2
 
 
 # --- power cuts -----------------------------------------------------------------------------------

@@ -659,7 +659,9 @@ def test_error_names_a_few_of_many_that_keep_pages(disk: Disk) -> None:
         with pytest.raises(QueueFull) as caught:
             queue.rotate()
     assert len(caught.value.held_by) == 10
-    assert "'n4' and 5 more, so the message was not sent: acknowledge" in str(caught.value)
+    assert "'n4' and 5 more, which no process has open, so the message was not sent" in str(
+        caught.value
+    )
 
 
 def test_killed_receiver_process_keeps_its_pages(disk: Disk) -> None:

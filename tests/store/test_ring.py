@@ -775,12 +775,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "WARN_SECONDS", 0.05)
 
 
-def fill(send_one: Callable[[int], object]) -> None:
-    """Send until the ring is full."""
-    with contextlib.suppress(QueueFull):
+def fill(send_one: Callable[[int], object]) -> QueueFull:
+    """Send until the ring is full; return the error that says so."""
+    try:
         for number in range(10_000):
             send_one(number)
-        raise AssertionError("it is never full")
+    except QueueFull as error:
+        return error
+    raise AssertionError("it is never full")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -816,6 +818,56 @@ def test_sender_that_waits_for_a_slow_consumer_is_not_reported(
         producer = queue.producer()
         fill(lambda number: producer.send(body(number), timeout=0.3))
     assert caplog.records == []
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("is_ring", [True, False], ids=["ring", "max_bytes"])
+def test_sender_is_told_of_a_coroutine_that_was_cancelled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, is_ring: bool
+) -> None:
+    """The consumer that it had is closed with it, and keeps what it has not acknowledged."""
+    options: dict[str, Any] = {"ring": RING} if is_ring else {"page_bytes": support.SMALL}
+    if not is_ring:
+        options |= {"retention": Retention(max_bytes=4 * support.SMALL), "on_full": "block"}
+    with Queue(tmp_path, **options) as queue:
+        producer = queue.producer()
+
+        async def view(got: asyncio.Event) -> None:
+            with queue.consumer("viewer") as viewer:
+                async for _ in viewer:
+                    got.set()
+
+        async def run() -> None:
+            got = asyncio.Event()
+            viewing = asyncio.create_task(view(got))
+            await producer.send_async(b"first")
+            await got.wait()
+            viewing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await viewing
+
+        asyncio.run(run())
+        told = fill(lambda number: producer.send(body(number), timeout=0.3))
+    assert "by 'viewer', which no process has open, so the message" in str(told)
+    assert "a sender waits for 'viewer', which no process has open" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["consumer", "group"])
+def test_full_queue_names_what_was_killed(tmp_path: Path, kind: str) -> None:
+    """Where the sender gets an error at once, that says which of them no process has open."""
+    retention = Retention(max_bytes=4 * support.SMALL)
+    with Queue(tmp_path, page_bytes=support.SMALL, retention=retention, on_full="raise") as queue:
+        with queue.consumer("reader"):
+            process = support.start("open_and_hold", queue.directory, kind, "dead")
+            assert support.ready(process) == "open"
+            support.end(process)
+            producer = queue.producer()
+            told = fill(lambda number: producer.send(body(number)))
+            assert "(no process has 'dead' open)" in str(told)
+            assert told.held_by == ("dead", "reader")
+        queue.remove_consumer("dead")
+        queue.remove_consumer("reader")
+        producer.send(body(0))
 
 
 def test_consumer_that_was_silent_for_too_long_is_dropped(

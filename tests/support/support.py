@@ -248,6 +248,15 @@ def hold_writers_lock(directory: str, *, stop: bool = False) -> None:
     time.sleep(60)
 
 
+def open_and_hold(directory: str, kind: str, name: str) -> None:
+    """Open a consumer or a group, until killed."""
+    queue = Queue(directory)
+    opened = queue.group(name) if kind == "group" else queue.consumer(name)
+    print_now("open")
+    time.sleep(60)
+    opened.close()
+
+
 def claim_when_told(directory: str, group: str, count: int) -> None:
     """Open a group, wait for a line, claim so many messages, and print their sequences."""
     with Queue(directory) as queue, queue.group(group) as opened:

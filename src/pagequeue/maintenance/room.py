@@ -200,24 +200,33 @@ class RoomMaker:
     def _warn(self, store: Store, held_by: tuple[str, ...]) -> None:
         """Report that a sender waits for consumers that no process has open."""
         self._warn_from = time.monotonic() + WARN_SECONDS
-        closed = [info for info in consumers(store) if info.name in held_by and not info.is_open]
+        closed = _closed(store, held_by)
         if closed:
             self._warn_from += WARN_AGAIN_SECONDS
             log.warning(
                 "%s: full: a sender waits for %s, which no process has open: open it again, remove "
                 "it with remove_consumer, or let retention=Retention(max_idle=...) drop it",
                 store.folder.path,
-                _named([info.name for info in closed]),
+                _named(closed),
             )
 
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
+        closed = _closed(store, held_by)
+        unused = f" (no process has {_named(closed)} open)" if closed else ""
+        if len(closed) == len(held_by) > 0:
+            unused = ", which no process has open"
         return errors.QueueFull(
             f"max_bytes of {self._limit.max_bytes} is reached, and the oldest page is not "
-            f"acknowledged by {_named(held_by)}, so the message was not sent",
+            f"acknowledged by {_named(held_by)}{unused}, so the message was not sent",
             path=store.folder.path,
             held_by=held_by,
             remedy="acknowledge, remove the consumer or raise max_bytes",
         )
+
+
+def _closed(store: Store, names: Sequence[str]) -> list[str]:
+    """Return those of some consumers and groups that no process has open."""
+    return [info.name for info in consumers(store) if info.name in names and not info.is_open]
 
 
 def _named(names: Sequence[str]) -> str:
