@@ -182,21 +182,31 @@ class Inspection:
         return number <= (written.tail.page_number if written.is_trusted else written.durable_page)
 
 
+def names_of_queue(folder: Directory, prefix: str) -> list[str]:
+    """Return the names of all entries of a directory that has a queue, sorted.
+
+    Raises:
+        QueueNotFound: it has no file of such a queue.
+    """
+    names = sorted(folder.names())
+    metas = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
+    if not page_numbers(prefix, names) and not any(name(prefix) in names for name in metas):
+        raise errors.QueueNotFound(
+            f"no queue with prefix {prefix!r} here",
+            path=folder.path,
+            remedy="check directory and prefix",
+        )
+    return names
+
+
 def inspect(folder: Directory, prefix: str) -> Inspection:
     """Inspect a directory.
 
     Raises:
         QueueNotFound: it has no file of such a queue.
     """
-    found = Inspection(folder, prefix, names=sorted(folder.names()))
-    found.numbers = page_numbers(prefix, found.names)
-    metas = (fmt.all_meta_name, fmt.write_meta_name, fmt.read_meta_name)
-    if not found.numbers and not any(name(prefix) in found.names for name in metas):
-        raise errors.QueueNotFound(
-            f"no queue with prefix {prefix!r} here",
-            path=folder.path,
-            remedy="check directory and prefix",
-        )
+    names = names_of_queue(folder, prefix)
+    found = Inspection(folder, prefix, names, page_numbers(prefix, names))
     _check_names(found)
     _check_lock(found)
     _check_meta(found)

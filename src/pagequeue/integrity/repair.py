@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.integrity.correct_times import correct_times, refuse_others
-from pagequeue.integrity.inspection import appended, inspect
+from pagequeue.integrity.inspection import appended, inspect, names_of_queue
 from pagequeue.integrity.problem import Problem, problem_of
 from pagequeue.integrity.repair_page import PageRepair
 from pagequeue.integrity.rewrite_unsynced import rewrite_undurable
@@ -33,6 +33,7 @@ from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.meta.write_meta import WriteMeta
 from pagequeue.page.compressed_format import is_compressed
 from pagequeue.page.compressed_page import map_page
+from pagequeue.page.header import read_header
 from pagequeue.page.listing import page_numbers
 from pagequeue.page.page import index_to_rebuild, scan_region
 from pagequeue.schema.schema import requested_schema
@@ -153,7 +154,7 @@ def repair_queue(
     requested = requested_schema(dtype, codec, path)
     folder = Directory(path, create=False, trust=trusted(trust, path))
     try:
-        inspect(folder, prefix)  # raises QueueNotFound
+        names_of_queue(folder, prefix)  # raises QueueNotFound
         with contextlib.suppress(errors.UnsafePath):  # it is no file, and is made again
             folder.adopt(fmt.all_meta_name(prefix))
         is_journal = folder.exists(fmt.journal_name(prefix))
@@ -283,15 +284,21 @@ class _Repair:
         self.found: list[Problem] | None = None
         self.lost_flag = False
         self._seen: tuple[int, Inspection] | None = None
+        self._same = 0
+
+    def _did_inside(self, sentence: str) -> None:
+        """Add an action inside of a page, after which an inspection would find the same."""
+        self.report.did(sentence)
+        self._same += 1
 
     def _inspect(self) -> Inspection:
-        """Return an inspection that is newer than the last action.
+        """Return an inspection that is newer than the last action that matters to it.
 
         Raises:
             AccessDenied: a meta file may not be read. Its contents are unknown, and must not be
                 replaced by what is derived from the pages.
         """
-        actions = len(self.report.actions)
+        actions = len(self.report.actions) - self._same
         if self._seen is None or self._seen[0] != actions:
             self._seen = actions, inspect(self.folder, self.prefix)
         found = self._seen[1]
@@ -313,7 +320,9 @@ class _Repair:
         for name in damaged(self.folder, self.prefix, meta.queue_id):
             self.folder.remove(name)
             self.report.did(f"removed {name}: find out by hand what its writer published last")
-        pages = PageRepair(self.folder, self.prefix, meta, self.report.did, self._inspect)
+        pages = PageRepair(
+            self.folder, self.prefix, meta, self.report.did, self._did_inside, self._inspect
+        )
         pages.run()
         self.lost_flag = pages.lost_flag
         self._read_meta(meta)
@@ -408,7 +417,7 @@ class _Repair:
 
     def _cut_appended(self, meta: AllMeta) -> None:
         """Cut off what was appended to small files: they have one size."""
-        for name, used in appended(inspect(self.folder, self.prefix), meta).items():
+        for name, used in appended(self._inspect(), meta).items():
             with self.folder.opened(name, writable=True) as fd:
                 try:
                     os.ftruncate(fd, used)
@@ -529,13 +538,12 @@ class _Repair:
         self.found = verify(self.folder, self.prefix, self.progress).problems
         damaged = (problem for problem in self.found if problem.kind == "damage")
         wrong = {os.path.basename(problem.file) for problem in damaged}
-        found = inspect(self.folder, self.prefix)
-        for number in found.numbers:
+        for number in page_numbers(self.prefix, self.folder.names()) if wrong else []:
             name = fmt.index_name(self.prefix, number)
             if name not in wrong or not self._is_removable(name):
                 continue
             try:
-                header = found.header(number)
+                header = read_header(self.folder, self.prefix, meta.queue_id, number)
                 page_name = fmt.page_name(self.prefix, number)
                 page = map_page(self.folder, page_name, meta)
             except errors.DamageError:

@@ -43,6 +43,7 @@ class PageRepair:
         prefix: of its file names.
         meta: what was fixed at creation.
         did: called with a sentence for each action.
+        did_inside: the same, for one that changes no page that an inspection looks into.
         inspect: returns the current state of the files.
 
     Attributes:
@@ -57,15 +58,18 @@ class PageRepair:
         prefix: str,
         meta: AllMeta,
         did: Callable[[str], None],
+        did_inside: Callable[[str], None],
         inspect: Callable[[], Inspection],
     ) -> None:
         self.folder = folder
         self.prefix = prefix
         self.meta = meta
         self.did = did
+        self.did_inside = did_inside
         self.inspect = inspect
         self.found: Inspection = inspect()
         self.lost_flag: bool = False
+        self._scans: dict[int, Scan] = {}  # of pages that were not changed since
 
     def run(self) -> None:
         """Repair what is provable; leave the rest unchanged."""
@@ -133,7 +137,7 @@ class PageRepair:
             self.folder.remove(name)
             self.did(f"removed {name}, which was prepared and has another name as well")
         elif number == self._active():
-            self._replace(name, read_all(self.folder, name, self.meta.page_bytes))
+            self._replace(number, read_all(self.folder, name, self.meta.page_bytes))
             self.did(f"copied {name}, which has another name as well")
 
     def _active(self) -> int:
@@ -177,7 +181,7 @@ class PageRepair:
             return
         if size < wanted and not self._is_whole(number, read_all(self.folder, name, size)):
             return
-        self._replace(name, read_all(self.folder, name, min(size, wanted)))
+        self._replace(number, read_all(self.folder, name, min(size, wanted)))
         self.did(f"gave {name} its {wanted} bytes again, it had {size}")
 
     def _is_whole(self, number: int, data: bytes) -> bool:
@@ -209,6 +213,9 @@ class PageRepair:
         page = map_page(self.folder, name, self.meta)
         reason = self._wrong_header(number, page)
         if reason is None:
+            header = self.found.header(number)
+            if header.first_sequence is not None:
+                self._scans[number] = scan_region(page, None, header, header.first_sequence, None)
             return
         before = self._end_of(number - 1)
         if self._is_made_again(number, before):
@@ -217,7 +224,7 @@ class PageRepair:
             made = PageHeader(
                 number, self.meta.queue_id, empty.sequence, empty.timestamp, self.meta.created
             )
-            self._replace(name, made.encode())
+            self._replace(number, made.encode())
             self.did(f"wrote the header of {name} again, which has no message yet ({reason})")
             return
         first = before.sequence if before else self._proved_first(number, page)
@@ -231,9 +238,12 @@ class PageRepair:
         floor = min(before.timestamp, timestamp) if before else timestamp
         made = PageHeader(number, self.meta.queue_id, first, floor, self.meta.created)
         data = self._plain(name)
-        self._replace(name, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
+        self._replace(number, made.encode() + data[fmt.PAGE_HEADER_BYTES :])
+        self._scans[number] = scan_region(page, None, made, first, None)
         self.lost_flag = self.lost_flag or number >= self._durable_page()
-        self.did(f"wrote the header of {name} again ({reason})")
+        is_inside = before is not None and self.found.first_sequence(number + 1) is not None
+        did = self.did_inside if is_inside else self.did
+        did(f"wrote the header of {name} again ({reason})")
 
     def _durable_page(self) -> int:
         """Return the page of the durable mark; 0 if that is unknown."""
@@ -320,15 +330,16 @@ class PageRepair:
         )
         return first[1] if first is not None and first[0] == fmt.PAGE_HEADER_BYTES else None
 
-    def _scan(self, number: int) -> tuple[_core.Region, Scan] | None:
+    def _scan(self, number: int) -> Scan | None:
         if number not in self.found.numbers:
             return None
-        header = self.found.header(number)
-        if header.first_sequence is None:
-            return None
-        name = fmt.page_name(self.prefix, number)
-        page = map_page(self.folder, name, self.meta)
-        return page, scan_region(page, None, header, header.first_sequence, None)
+        if number not in self._scans:
+            header = self.found.header(number)
+            if header.first_sequence is None:
+                return None
+            page = map_page(self.folder, fmt.page_name(self.prefix, number), self.meta)
+            self._scans[number] = scan_region(page, None, header, header.first_sequence, None)
+        return self._scans[number]
 
     def _end_of(self, number: int) -> End | None:
         """Return where a page ends, None unless it has an end-of-page marker."""
@@ -336,17 +347,18 @@ class PageRepair:
             scanned = self._scan(number)
         except errors.PageQueueError:
             return None
-        if scanned is None or scanned[1].stopped != _core.READ_END:
+        if scanned is None or scanned.stopped != _core.READ_END:
             return None
-        return End(scanned[1].sequence, scanned[1].timestamp)
+        return End(scanned.sequence, scanned.timestamp)
 
-    def _replace(self, name: str, data: bytes) -> None:
+    def _replace(self, number: int, data: bytes) -> None:
         """Replace a page with a new file of these bytes, padded with zeros.
 
         Dies or power is cut in between: the old file. A failed sync leaves the old file too, so
         that a retry starts from data that is on the disk.
         """
-        size = self.meta.page_bytes
+        name, size = fmt.page_name(self.prefix, number), self.meta.page_bytes
+        self._scans.pop(number, None)
         self.folder.make(name, data, size_bytes=size, maker="again", synced=True)
 
     # --- end-of-page markers ----------------------------------------------------------------------
@@ -356,10 +368,9 @@ class PageRepair:
         following = self.found.first_sequence(number + 1)
         if following is None or self._is_spare(number + 1):
             return
-        scanned = self._scan(number)
-        if scanned is None:
+        scan = self._scan(number)
+        if scan is None:
             return
-        scan = scanned[1]
         if scan.stopped == _core.READ_END or scan.sequence != following:
             return
         name = fmt.page_name(self.prefix, number)
@@ -371,7 +382,7 @@ class PageRepair:
         )
         mark["timestamp"] = scan.timestamp
         rest = data[scan.position + fmt.FRAME_HEADER_BYTES :]
-        self._replace(name, data[: scan.position] + mark.tobytes() + rest)
+        self._replace(number, data[: scan.position] + mark.tobytes() + rest)
         self.did(f"wrote the end-of-page marker of {name} again")
 
     # --- past the tail ----------------------------------------------------------------------------
@@ -381,13 +392,12 @@ class PageRepair:
         written = self.found.written
         if written is None or not written.is_trusted or number != written.tail.page_number:
             return
-        scanned = self._scan(number)
-        if scanned is None:
+        scan = self._scan(number)
+        if scan is None:
             return
-        scan = scanned[1]
         is_half = scan.whole_sequence < scan.sequence
         if (scan.stopped in BAD or is_half) and scan.whole_sequence >= written.tail.sequence:
             name = fmt.page_name(self.prefix, number)
             data = read_all(self.folder, name, self.meta.page_bytes)
-            self._replace(name, data[: scan.whole_position])
+            self._replace(number, data[: scan.whole_position])
             self.did(f"zeroed the bytes after message {scan.whole_sequence - 1} in {name}")
