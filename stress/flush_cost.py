@@ -2,7 +2,8 @@
 
 The kernel counts a folio of the page cache whole when a byte of it changes, and a flush writes it
 whole. So a page whose memory was made in large folios makes small flushes write a multiple of what
-was sent. `FAST_BYTES_PER_S` is set so that the producer counts as fast on any machine: only fast
+was sent: in each page. The kernel's own writing in between, on a busy machine, adds to some pages;
+so the least counts. `FAST_BYTES_PER_S` is set so that the producer counts as fast on any machine: only fast
 ones have the next page filled.
 """
 
@@ -73,7 +74,7 @@ def judge_flushes(directory: Path) -> tuple[str, list[str]]:
     found = list(bytes_per_flush(directory / f"flushes-{os.getpid()}"))
     text = " and ".join(f"{one / 1024:.0f}" for one in found) + " KiB"
     return text, [
-        f"a flush of 12 KiB writes {one / 1024:.0f} KiB, more than {LIMIT_BYTES >> 10}"
-        for one in found
-        if one > LIMIT_BYTES
+        f"a flush of 12 KiB writes {least / 1024:.0f} KiB, more than {LIMIT_BYTES >> 10}"
+        for least in (min(found),)
+        if least > LIMIT_BYTES
     ]

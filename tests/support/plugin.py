@@ -63,6 +63,12 @@ MESSAGES = [bytes([65 + n]) * 1300 for n in range(8)]
 """Three of them fit into a page of 4096 bytes: pages of 3, 3 and 2."""
 START = 1_700_000_000_000_000_000
 SEED_VARIABLE = "PAGEQUEUE_SEED"
+HANDLERS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGQUIT: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+    signal.SIGTERM: signal.SIG_DFL,
+}
 SPARK_TESTS = "tests/spark/"
 STEPS = ".ci/steps.py"
 LONGEST = (
@@ -204,8 +210,14 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register this, once: the conftest of each folder of tests has this name too."""
+    """Register this, once: the conftest of each folder of tests has this name too.
+
+    A shell starts what runs in the background with signals ignored, and each child inherits that.
+    """
     module = sys.modules[__name__]
+    for number, handler in HANDLERS.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     if not config.pluginmanager.is_registered(module):
         config.pluginmanager.register(module, "shared by all tests")
 
