@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import Queue
 from pagequeue.queue.queue import internals
-from pagequeue.send import producer as sending
+from pagequeue.send import queue_end as sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -93,13 +93,13 @@ from pagequeue.maintenance.stats import ConsumerStats, Rates, Stats, rates
 from pagequeue.merge.batch import Merged, MergedBatch
 from pagequeue.merge.merge import Merge
 from pagequeue.merge.open import merge
+from pagequeue.producer.producer import Producer
 from pagequeue.queue.queue import Queue
 from pagequeue.receive.batches import Batches
 from pagequeue.receive.consumer import Consumer
 from pagequeue.receive.named_consumer import NamedConsumer
 from pagequeue.receive.pace import Pace
 from pagequeue.receive.replay import Replay
-from pagequeue.send.producer import Producer
 from pagequeue.store.power_loss_recovery import RecoveryReport
 from pagequeue.store.sealed import Sealed
 

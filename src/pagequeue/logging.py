@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import os
 
     from pagequeue.maintenance.retention import Retention
-    from pagequeue.send.producer import Producer
+    from pagequeue.producer.producer import Producer
     from pagequeue.store.flush import Sync
     from pagequeue.util.literals import CodecName, Trusted
 

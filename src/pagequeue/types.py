@@ -8,14 +8,14 @@ Options are checked where they are used, whatever the annotations say.
 from __future__ import annotations
 
 from pagequeue._core import Reader, Writer
-from pagequeue.bulk.append import PayloadWriter
 from pagequeue.flow.flow import Source, Upstream
 from pagequeue.meta.write_meta import Tail
+from pagequeue.producer.payload_file import PayloadWriter
 from pagequeue.queue.queue_options import QueueOptions
 from pagequeue.receive.consumer import PageReader
 from pagequeue.receive.pace import Speed
 from pagequeue.schema.schema import Schema
-from pagequeue.send.async_send import Many, Times
+from pagequeue.send.with_room import Many, Times
 from pagequeue.store.flush import Sync
 from pagequeue.tasks.plan import Ref
 from pagequeue.tasks.task import TaskStatus

@@ -191,8 +191,7 @@ static int begins(const char *name, const char *with) {
 /* Whether a file below the queue's directory is a page or an index: of the queue's other
  * directories, or staged. The test of these names is in `test_cut_simulator.py`. */
 static int is_page(const char *name) {
-    static const char *const names[] = {"queue-0",   "fragment-0", "empty-0",  "filled0-0",
-                                        "filled1-0", "filled2-0",  "filled3-0"};
+    static const char *const names[] = {"queue-0", "fragment-0", "empty-0", "filled-0"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (begins(name, names[i])) {
             return 1;

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pagequeue.bulk import append
 from pagequeue.columns import arrow_records
 from pagequeue.group import open as group_open
 from pagequeue.integrity import inspection, problem, verify
 from pagequeue.maintenance import ship_target
 from pagequeue.page import zstd
+from pagequeue.producer import payload_file
 from pagequeue.queue import lifecycle
 from pagequeue.store import clock
 from pagequeue.system import replaced_file
@@ -107,7 +107,7 @@ def job_fails_for_ever() -> None:
 
 def closed_file_says_nothing() -> None:
     """The file is discarded, and closing it again has no effect."""
-    rewrite(append.PayloadWriter, "abandon", ("self._is_abandoned = True\n", "pass\n"))
+    rewrite(payload_file.PayloadWriter, "abandon", ("self._is_abandoned = True\n", "pass\n"))
 
 
 def imported_beside_a_fork() -> None:

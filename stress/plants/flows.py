@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pagequeue.flow import flow
 from pagequeue.maintenance import trimmer
+from pagequeue.producer import from_loop
 from pagequeue.queue import flows
 from pagequeue.receive import consumer
-from pagequeue.send import async_send
 from pagequeue.wait import notifier
 from stress.plants.plant import CANCEL, COMBINED, FLOW, in_python
 from stress.plants.rewrite import rewrite
@@ -146,7 +146,7 @@ def taken_before_a_suspension() -> None:
 def sent_behind_a_cancellation() -> None:
     """The whole send is done in a thread, which continues after its caller was cancelled."""
     rewrite(
-        async_send,
+        from_loop,
         "send_from_loop",
         (
             "    while True:\n",

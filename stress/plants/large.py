@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagequeue.bulk import publisher, staged_fragments, staged_pages, staging_queue
+from pagequeue.bulk import filled_pages, publisher, staged_fragments, staged_pages
 from pagequeue.maintenance import trim_plan
 from pagequeue.page import large_message
 from stress.plants.plant import (
@@ -145,9 +145,9 @@ def visible_before_its_last_fragment() -> None:
             "staged.give_names(store, record.first_page, late=False)",
         ),
         (
-            "        producer.commit_pages(page, header, beyond)",
+            "        end._commit_pages(page, header, beyond)",
             (
-                "        producer.commit_pages(page, header, beyond)\n"
+                "        end._commit_pages(page, header, beyond)\n"
                 "        staged.give_names(store, record.first_page, late=True)"
             ),
         ),
@@ -193,9 +193,9 @@ def staged_pages_not_synced() -> None:
 def filled_out_of_order() -> None:
     """The last one first; without a second core there is only one at a time."""
     rewrite(
-        staging_queue.StagingQueues,
-        "send",
-        ("for queue in queues:", "for queue in reversed(queues):"),
+        filled_pages.PageFiller,
+        "write",
+        ("for page in pages:", "for page in reversed(pages):"),
     )
 
 

@@ -147,8 +147,8 @@ def batch_sent_anywhere() -> None:
         publisher.BulkPublisher,
         "_send_recorded",
         (
-            "producer.send_at(tail.sequence, whole.payloads, times, left)",
-            "producer.send_many(whole.payloads, timeout=left)",
+            "end._send_many(whole.payloads, times.tobytes(), tail.sequence, left)",
+            "end._send_many(whole.payloads, None, None, left)",
         ),
     )
 
@@ -173,10 +173,10 @@ def entry_before_mark() -> None:
         publisher.BulkPublisher,
         "_publish_staged",
         (
-            "        producer.commit_pages(page, header, beyond)",
+            "        end._commit_pages(page, header, beyond)",
             (
                 "        write_down(folder, prefix, record)\n"
-                "        producer.commit_pages(page, header, beyond)"
+                "        end._commit_pages(page, header, beyond)"
             ),
         ),
     )

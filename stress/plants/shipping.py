@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pagequeue.bulk import publisher
 from pagequeue.maintenance import ship, ship_target
-from pagequeue.send import producer
+from pagequeue.send import queue_end
 from stress.plants.plant import FAULT, SIM, in_python
 from stress.plants.rewrite import rewrite
 
@@ -56,7 +56,7 @@ SHIPPING = (
 
 def published_and_not_flushed() -> None:
     """Messages are durable only after a flush."""
-    rewrite(publisher.BulkPublisher, "_publish_once", ("producer.flush_sent(found.stop)", "pass"))
+    rewrite(publisher.BulkPublisher, "_publish_once", ("end._flush_sent(found.stop)", "pass"))
 
 
 def consumer_before_manifest() -> None:
@@ -72,7 +72,7 @@ def consumer_before_manifest() -> None:
 def refused_though_published() -> None:
     """The publisher attaches to the page that it published."""
     rewrite(
-        producer.Producer,
+        queue_end.QueueEnd,
         "_commit_pages",
         (
             "        raise self._damaged()\n",

@@ -55,18 +55,18 @@ from pagequeue import (
     merge,
 )
 from pagequeue import format as fmt
-from pagequeue.bulk import publisher, staged_pages, staging_queue
-from pagequeue.bulk.producer import BulkProducer
+from pagequeue.bulk import filled_pages, publisher, staged_pages
 from pagequeue.integrity.salvage import salvage_queue
 from pagequeue.integrity.verify import verify_queue
 from pagequeue.page.large_message import LargeMessage
 from pagequeue.page.page import map_file, private_region
 from pagequeue.queue.queue import internals
+from pagequeue.send.queue_end import QueueEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pagequeue.send.bulk_sending import PayloadWriter
+    from pagequeue.producer.payload_file import PayloadWriter
     from pagequeue.types import Sync
 
 PAGE_BYTES = 1 << 14
@@ -201,7 +201,7 @@ def test_staged_pages_are_not_mapped_again_but_for_many(
         return real(*given)
 
     monkeypatch.setattr(staged_pages, "_map_again", map_again)
-    monkeypatch.setattr(staging_queue, "MAPPED_MAX", kept)
+    monkeypatch.setattr(filled_pages, "MAPPED_MAX", kept)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores))
     with Queue(tmp_path / "q", page_bytes=4096) as queue, queue.producer() as producer:
         producer.send(b"before")
@@ -806,12 +806,12 @@ def test_other_producers_wait_for_two_os_pages_of_each_page(
     page_bytes, payload = 1 << 20, noise(32 << 20)
     written, waiting = [], []
 
-    def freeze(self: BulkProducer) -> Any:  # noqa: ANN401 - a tail
+    def freeze(self: QueueEnd) -> Any:  # noqa: ANN401 - a tail
         tail = real_freeze(self)
         waiting.append(True)
         return tail
 
-    def commit(self: BulkProducer, *given: Any) -> None:  # noqa: ANN401 - of `commit_pages`
+    def commit(self: QueueEnd, *given: Any) -> None:  # noqa: ANN401 - of `_commit_pages`
         real_commit(self, *given)
         waiting.clear()
 
@@ -827,14 +827,14 @@ def test_other_producers_wait_for_two_os_pages_of_each_page(
 
     real_pwritev = os.pwritev
     real_freeze, real_commit, real_pwrite = (
-        BulkProducer._freeze_page,
-        BulkProducer.commit_pages,
+        QueueEnd._freeze_page,
+        QueueEnd._commit_pages,
         os.pwrite,
     )
     with Queue(tmp_path / "q", page_bytes=page_bytes, sync=sync) as queue:
         producer = queue.producer()
-        monkeypatch.setattr(BulkProducer, "_freeze_page", freeze)
-        monkeypatch.setattr(BulkProducer, "commit_pages", commit)
+        monkeypatch.setattr(QueueEnd, "_freeze_page", freeze)
+        monkeypatch.setattr(QueueEnd, "_commit_pages", commit)
         monkeypatch.setattr(os, "pwrite", pwrite)
         monkeypatch.setattr(os, "pwritev", pwritev)
         if streamed:

@@ -28,12 +28,13 @@ from pagequeue.meta.ledger import (
     sending_name,
     write_record,
 )
-from pagequeue.send.producer import Producer
+from pagequeue.send.queue_end import QueueEnd
 from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from pagequeue.producer.producer import Producer
     from pagequeue.util.literals import SyncName
 
 PAGE_SECONDS = 0.4
@@ -55,7 +56,7 @@ def interrupted(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave what a publisher leaves that is killed between the names and the mark."""
     with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
         patch.setattr(
-            Producer, "_commit_pages", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+            QueueEnd, "_commit_pages", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
         )
         patch.setattr(publisher, "roll_back", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
@@ -268,13 +269,13 @@ def test_a_sync_that_fails_before_the_marker_prevents_it(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The core checks the latch again where it stores the marker."""
-    real = Producer._commit_pages
+    real = QueueEnd._commit_pages
 
     def latched(self: Producer, *args: object) -> None:
         queue._store.write_meta.latch(5, 1)
         real(self, *args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Producer, "_commit_pages", latched)
+    monkeypatch.setattr(QueueEnd, "_commit_pages", latched)
     with BulkPublisher(queue._store) as ledger, pytest.raises(errors.SyncFailed):
         ledger.publish("w", 0, Rows("x", LARGE_COUNT))
     with BulkPublisher(queue._store) as ledger:
@@ -337,7 +338,7 @@ def test_commit_that_meets_a_failed_sync_of_another_sender_is_repeated(
         Queue(path, page_bytes=PAGE_BYTES, on_sync_failure="seal", sync=sync) as queue,
         queue.producer() as producer,
     ):
-        real, between = Producer._commit_pages, [b"%d in between" % i for i in range(2)]
+        real, between = QueueEnd._commit_pages, [b"%d in between" % i for i in range(2)]
         left = list(between)
 
         def meets(self: Producer[bytes], *args: object) -> None:
@@ -352,7 +353,7 @@ def test_commit_that_meets_a_failed_sync_of_another_sender_is_repeated(
 
         producer.send(b"first")
         continue_ = queue._store.flusher.resume
-        monkeypatch.setattr(Producer, "_commit_pages", meets)
+        monkeypatch.setattr(QueueEnd, "_commit_pages", meets)
         monkeypatch.setattr(queue._store.flusher, "resume", resume)
         sent = SENDING[how](queue, producer)
         assert payloads(queue) == [b"first", *between, *sent]

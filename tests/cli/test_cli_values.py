@@ -9,8 +9,8 @@ import numpy as np
 
 from pagequeue import Queue
 from pagequeue.cli import main
+from pagequeue.producer.producer import Producer
 from pagequeue.schema import dtype_json
-from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ import pyarrow.parquet
 import pytest
 
 from pagequeue import NotDecodable, Queue
-from pagequeue.send.producer import Producer
+from pagequeue.producer.producer import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

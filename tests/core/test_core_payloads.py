@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pagequeue import Queue, _core
-from pagequeue.bulk.producer import BulkProducer
 from pagequeue.queue.queue import internals
+from pagequeue.send.queue_end import QueueEnd
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +86,7 @@ def test_measured_refuses_what_has_no_bytes(given: Any, match: str) -> None:  # 
 def test_some_payloads_of_a_tuple_are_sent(tmp_path: Path) -> None:
     """From one to another, or as many as there are; the objects are as they were."""
     items = (b"0", bytearray(b"1"), b"2", memoryview(b"3"), b"4")
-    with Queue(tmp_path / "q") as queue, BulkProducer(internals(queue).store) as producer:
+    with Queue(tmp_path / "q") as queue, QueueEnd(internals(queue).store) as producer:
         assert producer._send_many(items, None, None, None, 1, 4) == (0, 3)
         assert producer._send_many(items, None, None, None, 3) == (3, 2)
         for begin, end in [(5, 9), (2, 2), (3, 1), (-1, 1), (-5, -2)]:

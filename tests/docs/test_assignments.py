@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(pagequeue.__file__).parent
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
-LEFT = {
-    ("group/dead_letters.py", "self._store.bulk"),
-    ("integrity/salvage.py", "self.store.bulk"),
-    ("multiprocessing/object_queue.py", "store.bulk"),
-    ("queue/lifecycle.py", "store.bulk"),
-}
-"""Module and target of assignments that are still to go."""
 FOREIGN = {
     ("bulk/staged_pages.py", "region.queue_id"),  # a region is of the core, which has such a field
     ("export/arrow.py", "self._writer.is_open"),  # of pyarrow
@@ -112,8 +105,8 @@ def sources() -> dict[str, ast.Module]:
 
 @pytest.mark.slow
 def test_no_module_fills_an_object_of_a_lower_package() -> None:
-    """The exceptions are those that are left: one that is gone leaves the list."""
-    assert filled_from_above(sources(), height_of()) == LEFT | FOREIGN
+    """A name that is gone leaves the list."""
+    assert filled_from_above(sources(), height_of()) == FOREIGN
 
 
 def test_an_assignment_from_above_is_found() -> None:

@@ -24,13 +24,15 @@ from pagequeue import (
 )
 from pagequeue import format as fmt
 from pagequeue.meta.write_meta import WriteMeta
-from pagequeue.send.producer import Producer
+from pagequeue.send.queue_end import QueueEnd
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from pagequeue.producer.producer import Producer
 
 
 class BrokenDisk:
@@ -400,7 +402,7 @@ def test_trim_that_ends_while_it_is_written_again(
     ):
         for _ in range(20):
             producer.send(b"x" * 400)
-        store, real = queue._store, Producer._seal
+        store, real = queue._store, QueueEnd._seal
         first = store.first_sequence(2)
 
         def trimmed(self: Producer[bytes]) -> None:
@@ -410,7 +412,7 @@ def test_trim_that_ends_while_it_is_written_again(
             store.folder.remove(fmt.index_name("queue", 1))
             real(self)
 
-        monkeypatch.setattr(Producer, "_seal", trimmed)
+        monkeypatch.setattr(QueueEnd, "_seal", trimmed)
         disk.failures = 1
         assert producer.flush() == 20
         assert queue.head_sequence == first

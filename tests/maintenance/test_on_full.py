@@ -44,8 +44,8 @@ from pagequeue.maintenance import room, trimmer
 from pagequeue.maintenance.size_limit import SizeLimit
 from pagequeue.maintenance.trimmer import Trimmer
 from pagequeue.meta.meta_file import field_of
-from pagequeue.send.async_send import LOSSES_MIN
-from pagequeue.send.producer import Producer
+from pagequeue.producer.producer import Producer
+from pagequeue.send.with_room import LOSSES_MIN
 from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from pagequeue import (
 )
 from pagequeue import format as fmt
 from pagequeue.meta.all_meta import AllMeta
+from pagequeue.producer.producer import Producer
 from pagequeue.schema import codec
 from pagequeue.schema.schema import Schema
-from pagequeue.send.producer import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from pagequeue.bulk import publisher
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.meta.ledger import publishing_name, sending_name
 from pagequeue.meta.write_meta import WriteMeta
-from pagequeue.send.producer import Producer
+from pagequeue.send.queue_end import QueueEnd
 from pagequeue.store import pending_commit
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite, pretend_power_cut
@@ -189,7 +189,7 @@ def test_rolled_back_pages_do_not_reappear(tmp_path: Path, monkeypatch: pytest.M
         producer.flush()
         names = Names(path, monkeypatch)
         with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
-            patch.setattr(Producer, "_commit_pages", killed)
+            patch.setattr(QueueEnd, "_commit_pages", killed)
             with pytest.raises(KeyboardInterrupt):
                 ledger.publish("w", 0, Rows("x", LARGE_COUNT))
         assert queue.stats().sync_failed
@@ -250,7 +250,7 @@ def test_rolled_back_pages_do_not_reappear_after_the_failed_sync_of_another_proc
         names = Names(path, monkeypatch)
         fails_beside = sync_beside_one_that_fails(names, other, monkeypatch)
         with monkeypatch.context() as patch, BulkPublisher(queue._store) as ledger:
-            patch.setattr(Producer, "_commit_pages", ends)
+            patch.setattr(QueueEnd, "_commit_pages", ends)
             patch.setattr(publisher, "roll_back", roll_back)
             with pytest.raises(KeyboardInterrupt):
                 ledger.publish("w", 0, Rows("x", LARGE_COUNT))

@@ -122,7 +122,7 @@ def test_follower_that_is_covered_never_enters_python(
         asked.append(end_sequence)
         on_sync(self, end_sequence)
 
-    monkeypatch.setattr("pagequeue.send.producer.Producer._on_sync", counted)
+    monkeypatch.setattr("pagequeue.producer.producer.Producer._on_sync", counted)
     leader = Sending(lambda: queue.producer().send(b"l"))
     assert gate.entered.acquire(timeout=LONG)
     waiting = followers(queue, 1)

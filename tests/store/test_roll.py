@@ -17,7 +17,7 @@ from plugin import PAGE_NUMBER_AT, Disk, frames_of
 
 from pagequeue import CorruptPage, Queue, errors, repair_queue
 from pagequeue import format as fmt
-from pagequeue.send.producer import Producer
+from pagequeue.producer.producer import Producer
 from pagequeue.store.opening import Opening
 from pagequeue.store.policy import Unlimited
 from pagequeue.store.store import Store

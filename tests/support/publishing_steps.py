@@ -15,7 +15,7 @@ from pagequeue import Queue, repair_queue, salvage_queue, verify_queue
 from pagequeue import format as fmt
 from pagequeue.bulk.chunk import chunk_of
 from pagequeue.bulk.publisher import BulkPublisher
-from pagequeue.send.producer import Producer
+from pagequeue.send.queue_end import QueueEnd
 from pagequeue.system.directory import Directory
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def die_at(directory: str, label: str, piece: int, count: int, step: int) -> boo
             (Directory, "remove"),
             (Directory, "sync"),
             (os, "rename"),
-            (Producer, "send_many"),
-            (Producer, "_freeze_page"),
-            (Producer, "_bulk_commit"),
+            (QueueEnd, "_send_many"),
+            (QueueEnd, "_freeze_page"),
+            (QueueEnd, "_bulk_commit"),
         ):
             steps.watch(owner, name)
         publish(directory, label, piece, count)

@@ -27,11 +27,13 @@ import warm
 from pagequeue import Overtaken, PageQueueError, Queue, Retention, merge
 from pagequeue import format as fmt
 from pagequeue.meta.meta_file import field_of
-from pagequeue.send.producer import Producer
+from pagequeue.send.queue_end import QueueEnd
 from stress.tampering import overwrite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from pagequeue.producer.producer import Producer
 
 Result = TypeVar("Result")
 HERE = str(Path(__file__).resolve().parent)
@@ -487,7 +489,7 @@ def die_behind_the_marker(directory: str, sizes: list[int]) -> None:
     """
     names = "page_number", "batch_open", "last_timestamp"
     words = [field_of(fmt.WRITE_META, name) for name in names]
-    commit = Producer._bulk_commit
+    commit = QueueEnd._bulk_commit
 
     def dying(producer: Producer, *given: Any) -> NoReturn:  # noqa: ANN401 - the core's
         region = producer._store.write_meta.region
@@ -498,7 +500,7 @@ def die_behind_the_marker(directory: str, sizes: list[int]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
-    setattr(Producer, "_bulk_commit", dying)  # noqa: B010  mypy forbids it in plain words
+    setattr(QueueEnd, "_bulk_commit", dying)  # noqa: B010  mypy forbids it in plain words
     with Queue(directory) as queue, queue.producer() as producer:
         producer.send_many(lettered(sizes))
 

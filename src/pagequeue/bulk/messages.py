@@ -17,8 +17,8 @@ from pagequeue.bulk.chunk import Chunk, frame_bytes
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.columns import inputs
 from pagequeue.columns.inputs import FixedRows, VarRows
-from pagequeue.send.async_send import with_room
-from pagequeue.send.codec_producer import columns_for, payloads_for
+from pagequeue.send.payloads import columns_for, payloads_for
+from pagequeue.send.with_room import with_room
 from pagequeue.util.arguments import text, value_error, whole
 from pagequeue.util.optional import load, pyarrow
 from pagequeue.wait.coroutine import check_timeout
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from pagequeue.send.async_send import Many, Times
+    from pagequeue.send.with_room import Many, Times
     from pagequeue.store.store import Store
     from pagequeue.wait.shared_jobs import SharedJob
 

@@ -9,6 +9,8 @@ continue meanwhile; only while staged pages get their sequences do they wait, as
 being created.
 """
 
+# ruff: noqa: SLF001 - a queue's end is the writer's, without its public methods
+
 from __future__ import annotations
 
 import contextlib
@@ -22,7 +24,6 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.bulk.chunk import Chunk, chunk_of
-from pagequeue.bulk.producer import BulkProducer
 from pagequeue.bulk.staged_pages import (
     StagedPages,
     assign_sequences,
@@ -50,8 +51,9 @@ from pagequeue.meta.ledger import (
 )
 from pagequeue.page.page import map_plain
 from pagequeue.receive.replay import Replay
-from pagequeue.send.async_send import LOSSES_MIN, ROOM_SECONDS
+from pagequeue.send.queue_end import QueueEnd
 from pagequeue.send.refusals import overtaken, starved
+from pagequeue.send.with_room import LOSSES_MIN, ROOM_SECONDS
 from pagequeue.store.pending_commit import resolve_pending, roll_back, write_down
 from pagequeue.system.file_lock import FileLock
 
@@ -228,18 +230,18 @@ class BulkPublisher:
         before = self._entry(writer)
         entry = _Entry(writer, piece, before)
         store = self._store
-        with BulkProducer(store) as producer:
-            producer.require_record_bytes(store.schema.record_bytes)
-            producer.call_while_waiting(partial(self._wait_on, check))
+        with QueueEnd(store, check=partial(self._wait_on, check)) as end:
+            end._record_bytes = store.schema.record_bytes
             if source.count and self._fits(source):
-                found = self._send(producer, entry, source, timeout)
+                found = self._send(end, entry, source, timeout)
             else:
-                found = self._publish_pages(producer, entry, source, timeout)
-            producer.flush_sent(found.stop)
+                found = self._publish_pages(end, entry, source, timeout)
+            end._flush_sent(found.stop)
         return found
 
     def append(
         self,
+        end: QueueEnd,
         staged: StagedPages,
         at: int | None = None,
         timeout: float | None = None,
@@ -248,6 +250,7 @@ class BulkPublisher:
         """Publish staged pages that are no writer's work: their sender does not repeat it.
 
         Args:
+            end: of the queue.
             staged: the pages.
             at: the sequence that the first message must get; None: any.
             timeout: seconds to wait for room; None: the queue's `full_timeout`.
@@ -258,9 +261,8 @@ class BulkPublisher:
             Overtaken: the next sequence is another than `at`. Others as for `publish`.
         """
         self._recover()
-        with BulkProducer(self._store) as producer:
-            producer.call_while_waiting(partial(self._wait_on, check))
-            return self._publish_all(producer, None, staged, at, timeout)
+        wanted = partial(self._wait_on, check or end._check_wanted)
+        return self._publish_all(end, wanted, None, staged, at, timeout)
 
     def _fits(self, source: BulkSource) -> bool:
         meta = self._store.meta
@@ -270,7 +272,7 @@ class BulkPublisher:
     # --- one batch --------------------------------------------------------------------------------
 
     def _send(
-        self, producer: BulkProducer, entry: _Entry, source: BulkSource, timeout: float | None
+        self, end: QueueEnd, entry: _Entry, source: BulkSource, timeout: float | None
     ) -> range:
         """Send one batch.
 
@@ -288,9 +290,9 @@ class BulkPublisher:
                 with self._entering():
                     times = self._write_sending(entry, whole, tail)
                 self._sync_names()
-                sequences = self._send_recorded(producer, whole, times, tail, deadline)
+                sequences = self._send_recorded(end, whole, times, tail, deadline)
             else:
-                sequences = self._send_first(producer, entry, whole, deadline)
+                sequences = self._send_first(end, entry, whole, deadline)
             if sequences is not None:
                 # 3. Rename the record to the entry. Power is cut before the flush: recovery reverts
                 #    it together with the messages.
@@ -328,7 +330,7 @@ class BulkPublisher:
 
     def _send_recorded(
         self,
-        producer: BulkProducer,
+        end: QueueEnd,
         whole: Chunk,
         times: NDArray[np.int64],
         tail: Tail,
@@ -340,12 +342,14 @@ class BulkPublisher:
            messages match the record.
         """
         left = None if deadline == math.inf else max(0.0, deadline - time.monotonic())
-        if not producer.send_at(tail.sequence, whole.payloads, times, left):
-            return None
+        try:
+            end._send_many(whole.payloads, times.tobytes(), tail.sequence, left)
+        except (errors.Overtaken, errors.TimestampOrder):
+            return None  # that sequence is taken, or a later timestamp
         return range(tail.sequence, tail.sequence + len(whole.payloads))
 
     def _send_first(
-        self, producer: BulkProducer, entry: _Entry, whole: Chunk, deadline: float
+        self, end: QueueEnd, entry: _Entry, whole: Chunk, deadline: float
     ) -> range | None:
         """Send a batch as the first one of a page, for which other producers wait meanwhile.
 
@@ -355,14 +359,14 @@ class BulkPublisher:
         store = self._store
         if store.write_meta.failed_errno:  # before the preparation lock, which it needs
             store.flusher.resume()
-        number = self._make_room(producer, 1, deadline)
+        number = self._make_room(end, end._check_wanted, 1, deadline)
         if number is None:
             return None
-        producer.check_wanted()
+        end._check_wanted()
         with self._prepared("publishing a batch"):
             # As M2 and M3. Dies here: the queue has rolled, or the page is abandoned (I8).
-            active = self._use_up_next_page(producer)
-            tail = producer.freeze()
+            active = self._use_up_next_page(end)
+            tail = end._freeze_page()
             if tail is None or tail.page_number != active:
                 return None
             times = self._write_sending(entry, whole, tail)
@@ -373,8 +377,8 @@ class BulkPublisher:
                 store.roller.make_held(active + 1)
             elif policy.renew(store, active + 1, is_held=True) is None:
                 return None
-            producer.roll_from(active)
-        return self._send_recorded(producer, whole, times, tail, deadline)
+            end._roll_from(active)
+        return self._send_recorded(end, whole, times, tail, deadline)
 
     def _enter(self, record: str, entry: str) -> None:
         """Rename a record to an entry, on stable storage."""
@@ -431,22 +435,22 @@ class BulkPublisher:
                 self._folder.remove(name)
         if read_publishing(self._folder, self._prefix) is not None:
             try:
-                with BulkProducer(store) as producer, self._prepared("resolving a publication"):
-                    self._recover_commit(producer)
+                with QueueEnd(store) as end, self._prepared("resolving a publication"):
+                    self._recover_commit(end)
             except errors.SyncFailed:
                 if store.flusher.can_resume:
                     raise
                 return  # it was not published; the record stays in the queue, which has stopped
             self._sync_names()
 
-    def _recover_commit(self, producer: BulkProducer) -> None:
+    def _recover_commit(self, end: QueueEnd) -> None:
         store = self._store
         resolve_pending(
             self._folder,
             self._prefix,
             store.meta,
             store.write_meta,
-            producer.commit_pages,
+            end._commit_pages,
             store.flusher.sync_removals,
         )
 
@@ -485,7 +489,7 @@ class BulkPublisher:
         return self._prepared("writing the entry of a writer")
 
     def _publish_pages(
-        self, producer: BulkProducer, entry: _Entry, source: BulkSource, timeout: float | None
+        self, end: QueueEnd, entry: _Entry, source: BulkSource, timeout: float | None
     ) -> range:
         store = self._store
         if source.count == 0:
@@ -496,15 +500,16 @@ class BulkPublisher:
                 write_record(self._folder, name, done, self._sync_names)
             return range(first, first)
         pages = 1 + source.frame_bytes // store.meta.page_bytes
-        refuse_at_once(store, pages | 1, timeout, producer.check_wanted)
+        refuse_at_once(store, pages | 1, timeout, end._check_wanted)
         with StagingDirectory(store) as folder:
             # M1. Write all staged pages. Dies here: a directory that the next publisher removes.
             staged = stage(store, folder, source.chunks())
-            return self._publish_all(producer, entry, staged, timeout=timeout)
+            return self._publish_all(end, end._check_wanted, entry, staged, timeout=timeout)
 
     def _publish_all(
         self,
-        producer: BulkProducer,
+        end: QueueEnd,
+        check: Callable[[], None],
         entry: _Entry | None,
         staged: StagedPages,
         at: int | None = None,
@@ -521,14 +526,14 @@ class BulkPublisher:
                 raise starved(self._folder.path, time.monotonic() - began)
             if store.write_meta.failed_errno:  # before the preparation lock, which it needs
                 store.flusher.resume()
-            first = self._make_room(producer, len(staged.pages), deadline)
+            first = self._make_room(end, check, len(staged.pages), deadline)
             if first is None:
                 continue
-            producer.check_wanted()
+            check()
             sequences = None
             try:
                 with self._prepared("publishing pages"):
-                    sequences = self._publish_staged(producer, entry, staged, first, at)
+                    sequences = self._publish_staged(end, entry, staged, first, at)
             except errors.RetryError:
                 if sequences is None:
                     raise
@@ -553,7 +558,9 @@ class BulkPublisher:
         if at is not None and tail.sequence != at:
             raise overtaken(self._store, tail.sequence)
 
-    def _make_room(self, producer: BulkProducer, count: int, deadline: float) -> int | None:
+    def _make_room(
+        self, end: QueueEnd, check: Callable[[], None], count: int, deadline: float
+    ) -> int | None:
         """Make room for all pages, before any is renamed; None: try again.
 
         Returns:
@@ -565,9 +572,9 @@ class BulkPublisher:
             # The next page is there already, of a producer that rolls, or that died then. With the
             # active page before it there would never be room for these.
             with self._prepared("publishing pages"):
-                self._use_up_next_page(producer)
+                self._use_up_next_page(end)
             return None
-        store.policy.make_room(store, last, producer.check_wanted, deadline)
+        store.policy.make_room(store, last, check, deadline)
         return first
 
     def _first_page(self) -> int:
@@ -577,18 +584,18 @@ class BulkPublisher:
             number += 1
         return number
 
-    def _use_up_next_page(self, producer: BulkProducer) -> int:
+    def _use_up_next_page(self, end: QueueEnd) -> int:
         """Roll until no page follows the active one; return its number."""
         store = self._store
         active = store.tail.page_number
         while store.roller.take(active + 1):
-            producer.roll_from(active)  # not from the next one, if others rolled
+            end._roll_from(active)  # not from the next one, if others rolled
             active = store.tail.page_number
         return active
 
     def _publish_staged(
         self,
-        producer: BulkProducer,
+        end: QueueEnd,
         entry: _Entry | None,
         staged: StagedPages,
         first_page: int,
@@ -601,17 +608,17 @@ class BulkPublisher:
         """
         store, folder, prefix = self._store, self._folder, self._prefix
         if folder.exists(publishing_name(prefix)):  # its publisher locked a replaced file, and died
-            self._recover_commit(producer)
+            self._recover_commit(end)
         staged.check_times(store)  # before a page is sealed for a commit that fails
         self._check_at(store.tail, at)
         # M2. Use up the page after the active one; no process can create another. Dies here: the
         #     queue has rolled.
-        active = self._use_up_next_page(producer)
+        active = self._use_up_next_page(end)
         if active + 1 > first_page:
             return None
         # M3. Freeze the active page: no producer writes to it any more. Dies here: producers treat
         #     it as abandoned (I8).
-        tail = producer.freeze()
+        tail = end._freeze_page()
         if tail is None or tail.page_number != active:
             return None
         self._check_at(tail, at)  # the last time, because no message follows before the commit
@@ -642,7 +649,7 @@ class BulkPublisher:
             # M6 to M8. One store publishes all messages. Dies after it: the next process that
             #     creates a page completes the commit.
             header = page.read(0, fmt.PAGE_HEADER_BYTES)
-            producer.commit_pages(page, header, beyond)
+            end._commit_pages(page, header, beyond)
         except BaseException as error:
             if store.tail.page_number > active:
                 raise

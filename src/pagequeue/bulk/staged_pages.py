@@ -1,8 +1,8 @@
 """Staged pages: written to a private directory, renumbered and renamed into the queue at commit.
 
-They are pages of temporary queues in that directory, so that staging is ordinary sending; and
-between them pages with the fragments of messages that are larger than a page. Only their publisher
-knows of them until they are renamed.
+They are pages with messages, filled one by one or several at the same time, and between them pages
+with the fragments of messages that are larger than a page. Only their publisher knows of them until
+they are renamed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from pagequeue import _core, errors
 from pagequeue import format as fmt
 from pagequeue.bulk.chunk import Chunk, part_of, payload_at
+from pagequeue.bulk.filled_pages import FILLED_PREFIX, PageFiller, at_once
 from pagequeue.bulk.staged_fragments import (
     STAGED_PREFIX,
     FragmentWriter,
@@ -26,7 +27,6 @@ from pagequeue.bulk.staged_fragments import (
     place_fragment,
     write_start,
 )
-from pagequeue.bulk.staging_queue import StagingQueues, at_once
 from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail
 from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from pagequeue.bulk.staging_queue import FilledPage
+    from pagequeue.bulk.filled_pages import FilledPage
     from pagequeue.meta.all_meta import AllMeta
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
@@ -62,8 +62,8 @@ class StagedPage(NamedTuple):
         first: sequence of its first message, counted from the first of all staged messages.
         size: how many messages begin in it.
         fragment: what its file has instead of frames; None: frames.
-        counted_from: the sequence that its first frame has: in the temporary queue, or after a
-            commit that was taken back, in the queue.
+        counted_from: the sequence that its first frame has: 0, or after a commit that was taken
+            back, that in the queue.
         time: of the large message that it belongs to, in ns; 0: that of the commit.
         is_sealed: whether it gets an end-of-page mark, if it is empty.
         mapped: the page as it was written to, so that its memory is not mapped again; None: it has
@@ -191,10 +191,10 @@ def stage(
         DiskFull, SystemLimit: writing or syncing a page failed; no message was sent.
         RecordSize: a record has another size. TimestampOrder: times decrease.
     """
-    with contextlib.closing(Staging(store, folder, report_progress, synced=synced)) as staging:
-        for chunk in chunks:
-            staging.add(chunk)
-        return staging.finish()
+    staging = Staging(store, folder, report_progress, synced=synced)
+    for chunk in chunks:
+        staging.add(chunk)
+    return staging.finish()
 
 
 class Staging:
@@ -223,13 +223,9 @@ class Staging:
         self._pages: list[StagedPage] = []
         self._count = 0  # messages in these pages
         self._fragments = self._empty = 0
-        self._queues = StagingQueues(store, folder)
+        self._filler = PageFiller(store.meta, folder)
         self._first_time: int | None = None
         self._last_time = 0
-
-    def close(self) -> None:
-        """Close the temporary queues."""
-        self._queues.close()
 
     def add(self, chunk: Chunk) -> None:
         """Write more messages."""
@@ -250,9 +246,13 @@ class Staging:
 
     def _add_small(self, chunk: Chunk) -> None:
         """Write messages that fit into pages."""
-        if len(chunk.lengths):
-            for page in self._queues.send(chunk):
-                self._add_filled(page)
+        if not len(chunk.lengths):
+            return
+        record_bytes = self._store.schema.record_bytes
+        if record_bytes and len(wrong := np.flatnonzero(chunk.lengths != record_bytes)):
+            raise record_size(self._store, int(chunk.lengths[wrong[0]]))
+        for page in self._filler.write(chunk):
+            self._add_filled(page)
 
     def _add_large(self, payload: Buffer, time: int | None) -> None:
         """Write a message of several pages."""
@@ -295,23 +295,20 @@ class Staging:
         self._count += page.size
 
     def _add_filled(self, page: FilledPage) -> None:
-        """Take a page of a temporary queue."""
-        self._add_page(
-            StagedPage(page.prefix, page.number, 0, page.size, None, page.first, mapped=page.mapped)
-        )
+        """Take a page with messages."""
+        self._add_page(StagedPage(FILLED_PREFIX, page.number, 0, page.size, mapped=page.mapped))
 
     def _seal(self) -> None:
         """Seal the page that is being filled, and take it."""
-        for page in self._queues.seal():
+        for page in self._filler.seal():
             self._add_filled(page)
 
     def finish(self) -> StagedPages:
         """Return all pages; the last one is not sealed, and becomes the active one."""
-        unsealed = self._queues.unsealed()
-        if unsealed is not None and len(self._pages) % 2 == 0:  # with it, their number is odd
-            page, position = unsealed
+        page = self._filler.unsealed()
+        if page is not None and len(self._pages) % 2 == 0:  # with it, their number is odd
             self._add_filled(page)
-            return self._finished(position)
+            return self._finished(page.position)
         self._seal()
         if len(self._pages) % 2:
             self._add_empty(is_sealed=True)

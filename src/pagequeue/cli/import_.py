@@ -17,9 +17,9 @@ from pagequeue.cli.problem_text import page_progress
 from pagequeue.export import files as exchanging
 from pagequeue.export.row_times import TIME_UNITS, Layout
 from pagequeue.export.text import COLUMNS, read_csv, read_jsonl
+from pagequeue.producer.producer import Producer
 from pagequeue.queue.queue import internals
 from pagequeue.schema.schema import Schema
-from pagequeue.send.producer import Producer
 from pagequeue.util.text import grouped, human_bytes
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from pagequeue.columns.batch import Batch
-    from pagequeue.send.producer import Producer
+    from pagequeue.producer.producer import Producer
 
     Progress = Callable[[int, int], None]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from pagequeue.send.producer import Producer
+    from pagequeue.producer.producer import Producer
     from pagequeue.store.store import Store
 
 STORING_SECONDS: Final = 0.1

@@ -23,9 +23,9 @@ import numpy as np
 from pagequeue import errors
 from pagequeue import format as fmt
 from pagequeue.meta.cursor import readable_cursors
+from pagequeue.producer.producer import Producer
 from pagequeue.receive.named_consumer import open_consumer
 from pagequeue.receive.replay import Replay
-from pagequeue.send.producer import Producer
 from pagequeue.store.opening import Opening
 from pagequeue.store.options import check_options
 from pagequeue.store.store import Store
@@ -209,7 +209,6 @@ class DeadLetters:
             if self._producer is None:
                 self.check()
                 self._store = self._open(create=True)
-                self._store.bulk = self._source.bulk  # for messages that are larger than a page
                 self._producer = Producer(self._store)
             producer = self._producer
         producer.send(encode_letter(sequence, message, deliveries, cause, reason))

@@ -21,7 +21,7 @@ from pagequeue.page.compressed_format import inflated, is_compressed
 from pagequeue.page.fragments import fragment_damage
 from pagequeue.page.header import PageHeader, decode_header
 from pagequeue.page.page import REASONS, private_page, private_region, scan_region
-from pagequeue.send.producer import Producer
+from pagequeue.send.queue_end import QueueEnd
 from pagequeue.system.directory import read_all
 from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.text import message_range
@@ -65,11 +65,11 @@ def _try_rewrite(store: Store) -> range | None:
     #    page was prepared before the sync of the directory failed, its name can be lost: such a
     #    page is sealed too, until one is created that no failed sync concerns.
     #    Dies here: a latched queue with one or more additional pages.
-    with Producer(store) as producer:
+    with QueueEnd(store) as end:
         while True:
             number = store.tail.page_number + 1
             is_ready = store.folder.exists(fmt.page_name(store.prefix, number))
-            producer._seal()  # noqa: SLF001 - no user's
+            end._seal()  # noqa: SLF001 - no user's
             if not is_ready:
                 break
     tail = store.tail

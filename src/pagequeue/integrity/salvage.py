@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.bulk.append import BULK
 from pagequeue.integrity.inspection import Inspection, inspect
 from pagequeue.integrity.problem import Problem
 from pagequeue.integrity.salvage_beside import Run, copy_beside
@@ -35,8 +34,8 @@ from pagequeue.meta.read_meta import ReadMeta
 from pagequeue.page.large_message import LargePayload, PayloadFile
 from pagequeue.page.page import REASONS, missing_page
 from pagequeue.page.valid_runs import ValidRun, valid_runs
+from pagequeue.producer.producer import Producer
 from pagequeue.schema.schema import RequestedSchema
-from pagequeue.send.producer import Producer
 from pagequeue.store.creation import Creation
 from pagequeue.store.opening import Opening
 from pagequeue.store.options import check_prefix
@@ -268,7 +267,6 @@ class _Target(Closing):
                 ),
             )
         )
-        self.store.bulk = BULK
         self._producer = Producer(self.store, clock)
 
     @staticmethod

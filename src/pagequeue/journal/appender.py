@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pagequeue import errors
-from pagequeue.send.producer import Producer
+from pagequeue.producer.producer import Producer
 
 
 class Appender(Producer):

@@ -23,9 +23,9 @@ from pagequeue.queue.queue import internals
 if TYPE_CHECKING:
     from pagequeue.journal.machine import Machine
     from pagequeue.journal.snapshots import Snapshots
+    from pagequeue.producer.producer import Producer
     from pagequeue.queue.queue import Queue
     from pagequeue.receive.consumer import Consumer
-    from pagequeue.send.producer import Producer
 
 PIN: Final = "journal"
 """The name of the consumer that keeps the log from the oldest kept snapshot on."""

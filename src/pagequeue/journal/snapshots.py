@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from pagequeue.journal.machine import Machine
-    from pagequeue.send.producer import Producer
+    from pagequeue.producer.producer import Producer
     from pagequeue.store.store import Store
     from pagequeue.util.literals import Trusted
 

@@ -39,8 +39,8 @@ from pagequeue.page.listing import retired
 from pagequeue.page.page import map_plain
 from pagequeue.page.search import first_batch_end
 from pagequeue.page.spare import is_worth_it
+from pagequeue.producer.producer import Producer
 from pagequeue.receive.replay import Replay
-from pagequeue.send.producer import Producer
 from pagequeue.store.policy import Limits
 from pagequeue.util.timestamps import MICROSECOND
 

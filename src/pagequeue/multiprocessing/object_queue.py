@@ -23,8 +23,8 @@ from pagequeue.maintenance.retention import Retention
 from pagequeue.meta.group_table import GroupTable
 from pagequeue.meta.meta_file import field_of, lost_meta
 from pagequeue.multiprocessing.large_objects import KIND, NAME, LargeObjects
+from pagequeue.producer.producer import Producer
 from pagequeue.queue.queue import Queue, internals, opened_again
-from pagequeue.send.producer import Producer
 from pagequeue.system.directory import Directory
 from pagequeue.system.replaced_file import CHECK_SECONDS, Identity
 from pagequeue.util.retry import Retry
@@ -67,6 +67,7 @@ class ObjectProducer(Producer):
     """A producer that raises `queue.Full` at the limit of the group."""
 
     __slots__ = ()
+    _takes_pages = False  # a large object has a file of its own, which `maxsize` counts
 
     def _on_over_limit(self) -> None:
         raise Full
@@ -101,7 +102,6 @@ class ObjectQueue:
             opened = internals(queue)
             store = opened.readable()
             store.check_appendable()
-            store.bulk = None  # a large object has a file of its own, which `maxsize` counts
             producer = ObjectProducer(store, None, opened.options.sync_every)
             self.producer: ObjectProducer = opened.keep(producer, store)
             self.maxsize: int = settings.maxsize

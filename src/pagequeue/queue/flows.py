@@ -10,10 +10,10 @@ from pagequeue import format as fmt
 from pagequeue.flow.feeders import Feeder, TaskFeeder, ThreadFeeder
 from pagequeue.flow.flow import Flow
 from pagequeue.meta.last_stored import bad_record, read_stored
+from pagequeue.producer.codec_producer import make_producer
 from pagequeue.queue.reading import last
 from pagequeue.receive.consumer import Consumer
 from pagequeue.receive.named_consumer import open_consumer
-from pagequeue.send.codec_producer import make_producer
 from pagequeue.util.arguments import choice, type_error
 from pagequeue.util.timestamps import to_ns
 

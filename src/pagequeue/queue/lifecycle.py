@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakValueDictionary
 
 from pagequeue import errors
-from pagequeue.bulk.append import BULK
 from pagequeue.integrity.repair import RepairReport, repair_queue
 from pagequeue.integrity.rewrite_unsynced import rewrite_undurable
 from pagequeue.maintenance.compress import Compressor
@@ -94,7 +93,6 @@ class OpenQueue:
         store = Store(opening, self.upkeep)
         self.sealed = {}
         if self.upkeep is not None:
-            store.bulk = BULK
             try:
                 self.upkeep.begin(store)
                 if options.flush_seconds is not None:

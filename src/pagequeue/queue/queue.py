@@ -23,14 +23,14 @@ from pagequeue.maintenance.ship import ShipReport, ship
 from pagequeue.maintenance.stats import Stats, stats
 from pagequeue.meta.all_meta import another_queue
 from pagequeue.page import zstd
+from pagequeue.producer.codec_producer import make_producer
+from pagequeue.producer.producer import Producer, Sent
 from pagequeue.queue import flows, reading
 from pagequeue.queue.lifecycle import OpenOptions, OpenQueue, options_of_no_ring
 from pagequeue.receive.pace import pace_of
 from pagequeue.schema.codec import codec_of
 from pagequeue.schema.schema import requested_schema
-from pagequeue.send.async_send import with_room
-from pagequeue.send.codec_producer import make_producer
-from pagequeue.send.producer import Producer, Sent
+from pagequeue.send.with_room import with_room
 from pagequeue.store import options
 from pagequeue.store.flush import Sync, sync_policy
 from pagequeue.store.opening import Opening
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from pagequeue.receive.consumer import Consumer
     from pagequeue.receive.pace import Speed
     from pagequeue.receive.replay import Replay
-    from pagequeue.send.async_send import Many, Times
+    from pagequeue.send.with_room import Many, Times
     from pagequeue.store.power_loss_recovery import RecoveryReport
     from pagequeue.store.sealed import Sealed
     from pagequeue.store.store import Store

@@ -1,1 +1,1 @@
-"""Sending messages: producers, blocking and under asyncio."""
+"""Appending to pages: the end of a queue, pages that are in none yet, and what is refused."""

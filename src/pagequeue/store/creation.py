@@ -54,7 +54,6 @@ class Creation:
         page_bytes: int,
         schema: Schema,
         ring_bytes: int | None = None,
-        queue_id: bytes | None = None,
         origin: bytes | None = None,
     ) -> AllMeta:
         """Make the allMeta.
@@ -64,7 +63,7 @@ class Creation:
         folder, prefix = self._folder, self._prefix
         options = schema.options() | ({} if ring_bytes is None else {RING: ring_bytes})
         options |= {} if origin is None else {ORIGIN: origin.hex()}
-        meta = AllMeta(queue_id or uuid.uuid4().bytes, created, page_bytes, options, schema)
+        meta = AllMeta(uuid.uuid4().bytes, created, page_bytes, options, schema)
         if len(meta.encode()) > fmt.ALL_META_MAX_BYTES:
             raise errors.InvalidOption(
                 "dtype: its names and fields are too many", path=folder.path, remedy="give fewer"

@@ -69,8 +69,6 @@ class Opening:
         file_mode: permission bits of new files, whatever the umask.
         trust: names of accepted circumstances; see `trust.py`.
         schema: of a new queue; an existing one must agree with it.
-        staged_for: a new queue is a temporary one, of pages that are staged for the queue of this
-            id, and nothing in it is synced; None: it is an ordinary one.
         ring_bytes: a new queue is a ring of this size; an existing one must have the same; None
             accepts any, and a queue that is no ring.
         within: as for `Directory`.
@@ -102,7 +100,6 @@ class Opening:
         file_mode: int = FILE_MODE,
         trust: frozenset[str] = NOTHING,
         schema: RequestedSchema = ANY_SCHEMA,
-        staged_for: bytes | None = None,
         ring_bytes: int | None = None,
         within: Directory | None = None,
     ) -> None:
@@ -118,13 +115,11 @@ class Opening:
         self._page_bytes = page_bytes
         self._requested_schema = schema
         self._ring_bytes = ring_bytes
-        self._staged_for = staged_for
         self._locks: list[FileLock] = []
         self.report: RecoveryReport = RecoveryReport()
         self.folder: Directory = Directory(
             path,
             create=create and not read_only,
-            durable=staged_for is None,
             read_only=read_only,
             file_mode=file_mode,
             trust=trust,
@@ -337,9 +332,8 @@ class Opening:
             self._refuse_pages_without(fmt.all_meta_name(self.prefix))
             page_bytes = self._page_bytes or page_bytes_of(self._ring_bytes)
             schema = self._schema_of_new_queue(page_bytes)
-            queue_id = fmt.staged_id(self._staged_for) if self._staged_for else None
             ring = self._ring_bytes and ring_page_bytes(self._ring_bytes, page_bytes)
-            meta = creation.begin(self.clock(), page_bytes, schema, ring, queue_id)
+            meta = creation.begin(self.clock(), page_bytes, schema, ring)
         self._name_queue(meta)
         try:
             self.report = Recovery(self.folder, self.prefix, meta, self.clock).run()

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeVar
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
@@ -78,7 +78,6 @@ class Store:
         self._fork_count = _core.fork_count()
         self.background: Background = Background()
         self.compressing: Background = Background()  # takes longer than making a page may wait
-        self.bulk: Any = None  # sends what takes several pages: a `BulkSending`
         self._has_spare = False  # kept a retired page to be used again
         self._guard = threading.RLock()  # a finalizer may come back in
         self._notifier: Notifier | None = None

@@ -2,7 +2,7 @@
 
 The threads are pagequeue's own, a few for each event loop: the loop's default executor is the
 program's, whose calls would wait for ours. No job waits for room, which a call in another thread of
-these may have to make: see `send/async_send.py`.
+these may have to make: see `send/with_room.py`.
 
 asyncio is imported where a coroutine waits, so that programs without coroutines do not import it.
 """

@@ -5,9 +5,6 @@ has to create a page, flush, or write again after a failed sync, the producer ra
 thread does that, once for all coroutines that wait for it, and then the loop's thread tries again.
 So each message is sent without a suspension, and a coroutine that is cancelled earlier has not sent
 anything.
-
-Coroutines wait for room in a line, on their loop: the consumer that makes room may need the
-threads. Only the first of a line waits in a thread, for a moment at a time.
 """
 # ruff: noqa: SLF001 - these functions are the producer's, in a module of their own
 
@@ -17,35 +14,27 @@ import math
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from pagequeue import _core, errors
 from pagequeue.send.refusals import starved
+from pagequeue.send.with_room import LOSSES_MIN, with_room
 from pagequeue.wait.coroutine import Turns, check_timeout, let_others_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
-
-    from typing_extensions import Buffer
 
     from pagequeue.store.store import Store
     from pagequeue.wait.shared_jobs import SharedJob
 
 Sent = TypeVar("Sent")
-Many: TypeAlias = "Iterable[Buffer] | Any"
-"""An iterable of payloads, or arrays and tables, or what a codec takes."""
-Times: TypeAlias = "Iterable[int] | Any"
-LOSSES_MIN: Final = 16
-"""As the core's: a call loses so many pages to other senders whatever its timeout."""
 FULL: Final = "_on_full"
 STARVED: Final = "_on_starved"
 LOST: Final = {FULL: 1, STARVED: LOSSES_MIN}
 """How many pages a call has lost, by event."""
 LARGE: Final = ""
 """In place of an event: the messages take several pages, and all of sending them may block."""
-ROOM_SECONDS: Final = 0.05
-"""The longest wait for room in a thread, which only the first coroutine of a line makes."""
 
 
 class Deferred(Exception):
@@ -164,50 +153,6 @@ async def send_from_loop(
             await await_durable(producer, sync_up_to, None)
             producer._check_whole()
     return result
-
-
-async def with_room(
-    store: Store,
-    timeout: float | None,
-    attempt: Callable[[SharedJob[Sent], float | None], Sent],
-    *,
-    line: str,
-    check: Callable[[], object],
-    key: object = None,
-) -> Sent:
-    """Do in a thread what needs room in the queue; wait for that on the loop.
-
-    Args:
-        store: of the queue.
-        timeout: seconds to wait for room; None: the queue's `full_timeout`.
-        attempt: gets the seconds that it may wait for room itself.
-        line: in which coroutines wait, so that they get room in their order.
-        check: raises when it is not wanted any more.
-        key: of what coroutines do together; None: this is done for itself.
-    """
-    key = key or object()
-    if not store.limits.blocks:
-        return await store.jobs.run(key, lambda job: attempt(job, timeout)).result()
-    deadline, seconds = store.limits.deadline(timeout), 0.0
-
-    def do(job: SharedJob[Sent]) -> Sent:
-        return attempt(job, seconds)
-
-    try:
-        return await store.jobs.run(key, do).result()
-    except errors.QueueFull as error:
-        full = error
-    with store.jobs.line(line) as place:
-        while (left := deadline - time.monotonic()) > 0:
-            seconds = min(ROOM_SECONDS, left)
-            is_first = await place.wait(seconds)
-            check()
-            if is_first:
-                try:
-                    return await store.jobs.run(key, do).result()
-                except errors.QueueFull as error:
-                    full = error
-    raise full
 
 
 def _send_in_thread(

@@ -1,4 +1,4 @@
-"""Temporary queues: which page takes what, and several pages that are filled at the same time."""
+"""Filled pages: which page takes what, and several pages that are filled at the same time."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 
 from pagequeue import CorruptPage, DiskFull, InvalidOption, Queue
 from pagequeue import format as fmt
-from pagequeue.bulk import staging_queue
+from pagequeue.bulk import filled_pages
 from pagequeue.bulk.chunk import chunk_of
 from pagequeue.bulk.publisher import BulkPublisher
 from pagequeue.bulk.staged_pages import stage
 from pagequeue.bulk.staging_directory import StagingDirectory
 from pagequeue.page.page import WritablePage
+from pagequeue.producer import producer
 from pagequeue.queue.queue import internals
-from pagequeue.send import producer
+from pagequeue.send.queue_end import QueueEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +64,8 @@ def published(queue: Queue[bytes], *chunks: list[bytes], first: int | None = Non
             given.append(chunk_of(chunk, times))
         staged = stage(store, folder, given, synced=False)
         sizes = [page.size for page in staged.pages]
-        with BulkPublisher(store) as publisher:
-            publisher.append(staged)
+        with BulkPublisher(store) as publisher, QueueEnd(store) as end:
+            publisher.append(end, staged)
     return sizes
 
 
@@ -135,8 +136,8 @@ def test_memory_is_taken_for_what_is_sent(
         real(self, *place)
 
     monkeypatch.setattr(WritablePage, "fill", fill)
-    monkeypatch.setattr(staging_queue, "FILL_BYTES", 1000)
-    monkeypatch.setattr(staging_queue, "BATCH_BYTES", 400)
+    monkeypatch.setattr(filled_pages, "FILL_BYTES", 1000)
+    monkeypatch.setattr(filled_pages, "BATCH_BYTES", 400)
     sizes = published(queue, [payload(100, i) for i in range(100)])
     assert sorted(sum(place[3] for place in places) for places in filled.values()) == sorted(
         size for size in sizes if size
@@ -157,7 +158,7 @@ def test_a_thread_that_fails_leaves_nothing(
     real = WritablePage.fill
 
     def fill(self: WritablePage, *place: Any) -> None:  # noqa: ANN401
-        if self._prefix == "filled2":
+        if self._prefix == "filled" and self.number == 3:
             raise DiskFull("no space", path="there", remedy="free some")
         real(self, *place)
 
@@ -181,7 +182,7 @@ def test_a_page_that_was_changed_is_not_published(
     queue: Queue[bytes], monkeypatch: pytest.MonkeyPatch, suffix: str, number: int
 ) -> None:
     """Another process wrote there: neither its bytes nor its times come into the queue."""
-    monkeypatch.setattr(staging_queue, "MAPPED_MAX", 0)
+    monkeypatch.setattr(filled_pages, "MAPPED_MAX", 0)
     store = internals(queue).store
     sent = [payload(100, i) for i in range(90)]
     with StagingDirectory(store) as folder:
@@ -194,8 +195,12 @@ def test_a_page_that_was_changed_is_not_published(
             byte = file.read(1)[0]
             file.seek(at)
             file.write(bytes([byte ^ 4]))
-        with BulkPublisher(store) as publisher, pytest.raises(CorruptPage, match="was changed"):
-            publisher.append(staged)
+        with (
+            BulkPublisher(store) as publisher,
+            QueueEnd(store) as end,
+            pytest.raises(CorruptPage, match="was changed"),
+        ):
+            publisher.append(end, staged)
     with queue.producer() as producer:
         assert producer.send(b"next") == 0
     assert [item for item, _ in received(queue)] == [b"next"]

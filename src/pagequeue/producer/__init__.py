@@ -1,0 +1,1 @@
+"""Producers: they send messages, one by one, many at once, or as files."""
