@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pagequeue.meta.write_meta import Tail
     from pagequeue.system.directory import Directory
 
+BEFORE_FRAMES: Final = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 TAIL_POSITION: Final = field_of(fmt.WRITE_META, "page_number")
 
 
@@ -150,6 +151,19 @@ class Inspection:
         except errors.NOT_RETRYABLE:
             return None
         return None if self.is_left(number, header) else header.first_sequence
+
+    def first_by_frames(self, number: int, page: _core.Region, lowest: int = 0) -> int | None:
+        """Return the sequence of a page's first frame, from its checksum alone.
+
+        It is at least `lowest`: a frame with a lower sequence belongs to another page.
+        """
+        known = [self.first_sequence(n) for n in self.numbers if n < number]
+        low = max([lowest, *(first for first in known if first is not None)])
+        following = self.first_sequence(number + 1)
+        high = fmt.SEQUENCE_MAX if following is None else max(following, low)
+        place = low, BEFORE_FRAMES, low, high
+        found = _core.resync(page, None, *place, fmt.TIMESTAMP_MIN, fmt.TIMESTAMP_MAX)
+        return None if found is None else found[1]
 
     def is_left(self, number: int, header: PageHeader) -> bool:
         """Whether a header is left from an unfinished roll: the page before has its first sequence.

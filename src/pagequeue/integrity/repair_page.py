@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 END_WORD = fmt.END_OF_PAGE | fmt.FRAME_HEADER_BYTES
 PROVABLE = {"wrong magic", "wrong checksum", "no format", "first sequence"}
 """Reasons of damage to a header that the page's frames can prove."""
-BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
 
 class End(NamedTuple):
@@ -320,15 +319,7 @@ class PageRepair:
             head = found.head_sequence
             if _core.peek(page, fmt.PAGE_HEADER_BYTES, head)[0] in PROOF:
                 return head
-        known = [found.first_sequence(n) for n in found.numbers if n < number]
-        low = max((first for first in known if first is not None), default=0)
-        low = max(low, lowest)
-        following = found.first_sequence(number + 1)
-        high = fmt.SEQUENCE_MAX if following is None else max(following, low)
-        first = _core.resync(
-            page, None, low, BEFORE_FRAMES, low, high, fmt.TIMESTAMP_MIN, fmt.TIMESTAMP_MAX
-        )
-        return first[1] if first is not None and first[0] == fmt.PAGE_HEADER_BYTES else None
+        return found.first_by_frames(number, page, lowest)
 
     def _scan(self, number: int) -> Scan | None:
         if number not in self.found.numbers:

@@ -15,7 +15,7 @@ from pagequeue.meta.commit_record import read_publishing
 from pagequeue.page.compressed_page import derived_index, map_page
 from pagequeue.page.fragments import head_in
 from pagequeue.page.header import parse_header
-from pagequeue.page.page import PROOF, Scan, map_file, private_page, scan_region
+from pagequeue.page.page import PROOF, Scan, map_file, private_page, scan_from, scan_region
 from pagequeue.system.os_errors import NO_RESOURCE, raise_typed
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pagequeue.system.directory import Directory
 
 assert fmt.FRAME.fields is not None
-BEFORE_FRAMES = fmt.PAGE_HEADER_BYTES - fmt.FRAME_ALIGN_BYTES
 
 
 @dataclass
@@ -253,17 +252,8 @@ def _scan(found: Inspection, number: int) -> Scan | None:
 
 def proved_end(source: SalvagePage) -> int | None:
     """Return the sequence after a page's messages, if all of them and the mark there are valid."""
-    scan = Scan(
-        *_core.scan(
-            source.region,
-            None,
-            source.first,
-            fmt.PAGE_HEADER_BYTES,
-            source.first,
-            fmt.SEQUENCE_MAX,
-            fmt.TIMESTAMP_MIN,
-            _core.INDEX_NONE,
-        )
+    scan = scan_from(
+        source.region, source.first, fmt.PAGE_HEADER_BYTES, source.first, fmt.TIMESTAMP_MIN
     )
     return scan.sequence if scan.stopped == _core.READ_END else None
 
@@ -289,21 +279,13 @@ def _proved_first(
         only_at_start: only its first frame may prove it: the header may be valid, and then a later
             frame can belong to another page.
     """
-    known = [found.first_sequence(n) for n in found.numbers if n < number]
-    low = max((first for first in known if first is not None), default=found.head_sequence or 0)
     ended = _end_of(found, number - 1)
     if ended is not None and _core.peek(region, fmt.PAGE_HEADER_BYTES, ended)[0] in PROOF:
         return ended
-    low = max(low, ended or 0)
+    first = found.first_by_frames(number, region, max(found.head_sequence or 0, ended or 0))
+    if first is not None or only_at_start:
+        return first
     following = found.first_sequence(number + 1)
-    high = fmt.SEQUENCE_MAX if following is None else max(following, low)
-    first = _core.resync(
-        region, None, low, BEFORE_FRAMES, low, high, fmt.TIMESTAMP_MIN, fmt.TIMESTAMP_MAX
-    )
-    if first is not None:
-        return first[1]
-    if only_at_start:
-        return None
     indexed = None if following is None else _indexed_first(region, index, following)
     if indexed is not None:
         return indexed

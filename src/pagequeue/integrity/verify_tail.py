@@ -24,6 +24,7 @@ from pagequeue.page.page import (
     continues,
     map_plain,
     map_with_header,
+    scan_from,
     scan_region,
 )
 
@@ -102,36 +103,14 @@ class TailCheck:
             reason = f"the first message is {tail.first_sequence}, in the page {first}"
             self._note("first", reason)
             return
-        counted = Scan(
-            *_core.scan(
-                page,
-                None,
-                first,
-                fmt.PAGE_HEADER_BYTES,
-                first,
-                tail.sequence,
-                floor,
-                _core.INDEX_NONE,
-            )
-        )
+        counted = scan_from(page, first, fmt.PAGE_HEADER_BYTES, first, floor, end=tail.sequence)
         if counted.sequence != tail.sequence:
             return  # a damaged frame, noted with the pages
         if counted.position != tail.position:
             reason = f"the position is {tail.position}, messages end at {counted.position}"
             self._note("tail", reason)
             return
-        after = Scan(
-            *_core.scan(
-                page,
-                None,
-                first,
-                tail.position,
-                tail.sequence,
-                fmt.SEQUENCE_MAX,
-                counted.timestamp,
-                _core.INDEX_NONE,
-            )
-        )
+        after = scan_from(page, first, tail.position, tail.sequence, counted.timestamp)
         self._check_after(after)
         if tail.last_timestamp < counted.timestamp or (
             tail.last_timestamp > after.timestamp and self._is_unchanged()

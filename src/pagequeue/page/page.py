@@ -791,16 +791,29 @@ def scan_region(
     use: int = _core.INDEX_NONE,
 ) -> Scan:
     """Walk a page's frames from the first on, at most `count` of them."""
-    end = fmt.SEQUENCE_MAX if count is None else first_sequence + count
-    return Scan(
-        *_core.scan(
-            region,
-            index,
-            first_sequence,
-            fmt.PAGE_HEADER_BYTES,
-            first_sequence,
-            end,
-            header.floor_timestamp,
-            use,
-        )
-    )
+    first, at, floor = first_sequence, fmt.PAGE_HEADER_BYTES, header.floor_timestamp
+    end = fmt.SEQUENCE_MAX if count is None else first + count
+    return Scan(*_core.scan(region, index, first, at, first, end, floor, use))
+
+
+def scan_from(
+    region: _core.Region,
+    first_sequence: int,
+    position: int,
+    sequence: int,
+    floor: int,
+    *,
+    end: int = fmt.SEQUENCE_MAX,
+) -> Scan:
+    """Walk a page's frames from a position on.
+
+    Args:
+        region: the map of the page.
+        first_sequence: of the page.
+        position: of a frame, or where the frames end.
+        sequence: of the frame there.
+        floor: no frame is older, in ns.
+        end: the sequence to stop at.
+    """
+    none = _core.INDEX_NONE
+    return Scan(*_core.scan(region, None, first_sequence, position, sequence, end, floor, none))

@@ -18,7 +18,7 @@ from pagequeue.meta.ledger import is_entered, published_name, publishing_name
 from pagequeue.page.compressed_page import map_page
 from pagequeue.page.header import CHECKSUM_AT, REMEDY, read_header
 from pagequeue.page.listing import page_numbers
-from pagequeue.page.page import BAD, REASONS, Scan, map_plain
+from pagequeue.page.page import BAD, REASONS, map_plain, scan_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,18 +163,7 @@ def _is_marked(folder: Directory, prefix: str, meta: AllMeta, tail: Tail, record
         return False
     name = fmt.page_name(prefix, tail.page_number)
     page = map_plain(folder, name, meta, writable=False)
-    scan = Scan(
-        *_core.scan(
-            page,
-            None,
-            tail.first_sequence,
-            tail.position,
-            tail.sequence,
-            fmt.SEQUENCE_MAX,
-            0,
-            _core.INDEX_NONE,
-        )
-    )
+    scan = scan_from(page, tail.first_sequence, tail.position, tail.sequence, 0)
     if scan.stopped in BAD:  # it could have been the marker: the pages are kept
         raise errors.CorruptFrame(
             f"message {scan.sequence} at position {scan.position}: {REASONS[scan.stopped]}, where "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pagequeue import _core, errors
 from pagequeue import format as fmt
-from pagequeue.page.page import Scan, continues, map_with_header
+from pagequeue.page.page import continues, map_with_header, scan_from
 
 if TYPE_CHECKING:
     from pagequeue.meta.all_meta import AllMeta
@@ -30,18 +30,7 @@ def published_end(folder: Directory, prefix: str, meta: AllMeta, tail: Tail) -> 
                 if not continues(page, header, sequence):
                     break
                 first, position, floor = sequence, fmt.PAGE_HEADER_BYTES, header.floor_timestamp
-            scan = Scan(
-                *_core.scan(
-                    page,
-                    None,
-                    first,
-                    position,
-                    sequence,
-                    fmt.SEQUENCE_MAX,
-                    floor,
-                    _core.INDEX_NONE,
-                )
-            )
+            scan = scan_from(page, first, position, sequence, floor)
             sequence = scan.whole_sequence
             if scan.stopped != _core.READ_END or scan.sequence != sequence:
                 break
