@@ -82,6 +82,36 @@ def test_ring_is_bounded_and_its_sender_waits(tmp_path: Path) -> None:
         assert queue.verify().ok
 
 
+def test_no_page_is_made_before_the_one_below_the_head_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes a page has the preparation lock: a ring never has a page too many."""
+    genuine = Directory.remove
+    was_free: list[bool] = []
+
+    def try_lock(other: Queue[Any]) -> None:
+        with other._store.roller.lock.attempt("looking") as free:
+            was_free.append(free)
+
+    with Queue(tmp_path, ring=RING) as queue, Queue(tmp_path) as other:
+
+        def remove(folder: Directory, name: str) -> None:
+            if name.endswith("1.page"):
+                thread = threading.Thread(target=try_lock, args=(other,))
+                thread.start()
+                thread.join()
+            genuine(folder, name)
+
+        consumer, producer = queue.consumer("reader"), queue.producer()
+        while queue._store.tail.page_number < PAGES:
+            producer.send(bytes(PAGE // 2))
+        consumer.ack(consumer.receive(0))
+        monkeypatch.setattr(Directory, "remove", remove)
+        producer.send(bytes(PAGE // 2), timeout=0)
+        assert queue.head_sequence == 1
+    assert was_free == [False]
+
+
 @pytest.mark.parametrize("options", [{}, {"page_bytes": OS_PAGE}, {"page_bytes": 4 * OS_PAGE}])
 @pytest.mark.parametrize("size", [0, 20, 3000])
 def test_files_of_a_ring_take_no_more_than_it_says(

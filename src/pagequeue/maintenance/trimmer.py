@@ -205,11 +205,12 @@ class Trimmer:
             except errors.Expired:
                 continue  # another process trimmed meanwhile
             with store.folder.descriptor:  # closing waits until no page is left below the head
-                if not plan.steps or self._move_head(store, plan, protects=protects):
-                    return self._removed(store, plan)
+                removed = self._move_head(store, plan, protects=protects) if plan.steps else 0
+                if removed is not None:
+                    return self._removed(store, plan, removed)
 
-    def _removed(self, store: Store, plan: TrimPlan) -> TrimReport:
-        """Remove the pages below the head, which has moved as planned.
+    def _removed(self, store: Store, plan: TrimPlan, removed: int) -> TrimReport:
+        """Remove the pages below the head, which has moved as planned; some bytes went already.
 
         Raises:
             AccessDenied: this user may not remove the oldest page.
@@ -219,7 +220,7 @@ class Trimmer:
             pages = plan.steps[-1].page_number - plan.head_page
             messages = first_of(plan.steps[-1]) - plan.head_sequence
             store.pages.drop_retired()
-        removed = self.remove_retired(store)
+        removed += self.remove_retired(store)
         if plan.refused is not None:
             raise plan.refused
         return TrimReport(pages, messages, removed, plan.held_by)
@@ -287,23 +288,30 @@ class Trimmer:
 
     # --- T2 ---------------------------------------------------------------------------------------
 
-    def _move_head(self, store: Store, plan: TrimPlan, *, protects: bool) -> bool:
-        """Move the head (T2); False: the state that the plan was made by has changed.
+    def _move_head(self, store: Store, plan: TrimPlan, *, protects: bool) -> int | None:
+        """Move the head (T2); return the bytes of the pages that were removed with it.
 
         The head never passes a consumer that was made or sought back since. No file is opened or
-        listed, so that the lock is held as long for a million pages as for one.
+        listed, so that the lock is held as long for a million pages as for one; but the few pages
+        of a ring are removed under it, so that nobody makes the next one beside them.
+
+        Returns:
+            None: the state that the plan was made by has changed.
         """
         with store.roller.lock.exclusive(store.lock_timeout, "trimming the queue"):
             store.folder.check()
             if store.write_meta.is_failed or store.read_meta.head_page != plan.head_page:
-                return False
+                return None
             if not store.read_meta.made_none_since(ReadMeta.CONSUMERS_MADE, plan.consumers_made):
-                return False
+                return None
             if any(place.moved_back(protects=protects) for place in plan.places.values()):
-                return False
+                return None
             for header in plan.steps:
                 store.read_meta.advance(first_of(header), header.page_number)
-            return True
+            if not store.meta.is_ring:
+                return 0
+            store.pages.drop_retired()
+            return self.remove_retired(store)
 
     # --- T3 and T4 --------------------------------------------------------------------------------
 
