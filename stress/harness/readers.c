@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "protocol/protocol.h"
+#include "protocol/judge.h"
 
 #define CHOICES 32
 #define CAPACITY_MAX 64
@@ -126,6 +126,54 @@ static void tails(const pq_place *at, const uint8_t *data, size_t bytes) {
     pq_check_at(at, tail.position, tail.first_sequence + tail.count, &frame);
 }
 
+/* Give a page the header of a page of its queue, with these numbers. */
+static void put_header(uint8_t *page, uint64_t number, uint64_t first, uint16_t flags) {
+    uint16_t version = PQ_FORMAT_VERSION;
+    memcpy(page, "pgqpage\x1a", 8);
+    memcpy(page + PQ_PAGE_HEADER_VERSION, &version, 2);
+    memcpy(page + PQ_PAGE_HEADER_FLAGS, &flags, 2);
+    memcpy(page + PQ_PAGE_HEADER_PAGE_NUMBER, &number, 8);
+    memcpy(page + PQ_PAGE_HEADER_FIRST_SEQUENCE, &first, 8);
+    memset(page + PQ_PAGE_HEADER_FLOOR_TIMESTAMP, 0, 8);
+    memset(page + PQ_PAGE_HEADER_CHECKSUM, 0, 4);
+    uint32_t checksum = ~pq_crc_update(PQ_CRC_START, page, PQ_PAGE_HEADER_BYTES);
+    memcpy(page + PQ_PAGE_HEADER_CHECKSUM, &checksum, 4);
+}
+
+/* The judge is shown the page under every number that it wants, or none. */
+static void judged(const pq_place *at, const choices *chosen, pq_walk kind) {
+    uint64_t bytes = at->page_bytes < PQ_PAGE_BYTES_MIN ? PQ_PAGE_BYTES_MIN : at->page_bytes;
+    uint8_t *page = calloc(1, bytes);
+    if (page == NULL) {
+        return;
+    }
+    memcpy(page, at->page, at->page_bytes);
+    pq_promise promise = {.page_bytes = bytes, .head_page = 1, .last_page = 6,
+                          .head_sequence = at->first_sequence, .mark_page = chosen->count % 4,
+                          .mark_sequence = at->first_sequence + chosen->range % 8,
+                          .pending_first = chosen->place % 3, .pending_last = 4};
+    memcpy(promise.queue_id, at->page + PQ_PAGE_HEADER_QUEUE_ID, PQ_QUEUE_ID_BYTES);
+    pq_judge judge;
+    int frames, following, shows = 0;
+    uint64_t number;
+    for (pq_judge_begin(&judge, &promise, kind);
+         (number = pq_judge_wants(&judge, &frames, &following)) > 0; shows++) {
+        pq_page_file file = {.number = number, .bytes = page, .size = bytes};
+        pq_page_verdict verdict;
+        MUST(shows < 32);
+        put_header(page, number, frames && number > 1 ? judge.first : at->first_sequence,
+                   (chosen->since >> (number % 8)) & 1);
+        if (number > promise.last_page || (chosen->ceiling >> (number % 8) & 1)) {
+            file.state = PQ_FILE_MISSING;
+        }
+        pq_judge_show(&judge, &file, &verdict);
+    }
+    MUST(kind == PQ_WALK_RUNS || judge.has_tail || judge.refusal.kind != PQ_FINE);
+    MUST(!judge.has_tail || (judge.tail.position >= PQ_PAGE_HEADER_BYTES &&
+                             judge.tail.position <= bytes && judge.tail.count < bytes));
+    free(page);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     static uint8_t *index;
     choices chosen;
@@ -160,6 +208,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     walk(&at, &chosen);
     search(&at, &chosen);
     resync(&at, &chosen);
+    judged(&at, &chosen, PQ_WALK_TAIL);
+    judged(&at, &chosen, PQ_WALK_RUNS);
     tails(&at, data, bytes);
     return 0;
 }
