@@ -546,13 +546,16 @@ CURSOR: Final = "-readMeta."
 PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
+INVERTED: Final = bytes(range(255, -1, -1))
+
+
 def staged_id(queue_id: bytes) -> bytes:
     """Return the id that staged pages have until they become pages of a queue: its bits inverted.
 
     No frame of one is valid in the other; and recovery sees whose page it is, when a power cut kept
     its name and not what the commit wrote.
     """
-    return bytes(byte ^ 0xFF for byte in queue_id)
+    return queue_id.translate(INVERTED)
 
 
 def has_more(word: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from pagequeue.send.queue_end import QueueEnd
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import FrameType
 
 PAGE_BYTES = 4096
 ROOM = PAGE_BYTES - fmt.PAGE_HEADER_BYTES - fmt.FRAME_HEADER_BYTES
@@ -240,3 +242,28 @@ def test_cores_that_change_at_any_time_lose_and_repeat_no_message(
     assert [data for data, _ in received(queue)] == [
         payload(size, seed) for seed in range(5) for size in range(300)
     ]
+
+
+def test_staging_makes_no_queue_and_takes_few_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each staged page has a writer with its own fields; two hidden queues took 2,900 calls."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1))
+    package, calls = os.path.dirname(fmt.__file__), list[str]()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            calls.append(frame.f_code.co_qualname)
+
+    with Queue(tmp_path / "q", page_bytes=1 << 20) as queue, queue.producer() as producer:
+        given = [bytes(1000)] * 1500
+        producer.send_many(given)
+        sys.setprofile(count)
+        try:
+            producer.send_many(given)
+        finally:
+            sys.setprofile(None)
+    assert not [
+        call for call in calls if call.startswith(("Store.__init__", "Opening", "Recovery"))
+    ]
+    assert len(calls) < 800

@@ -78,12 +78,14 @@ def append_pages(
         refuse_at_once(store, check_size(store, chunk.lengths), timeout, check)
         if at is not None and at != store.tail.sequence:
             raise overtaken(store, store.tail.sequence)
-        with store.folder.descriptor, StagingDirectory(store) as folder:
-            staged = stage(store, folder, [chunk], check, synced=synced)
-            held.close()
-            deadline = store.limits.deadline(timeout)
-            with BulkPublisher(store, deadline) as publisher:
-                return publisher.append(end, staged, at, deadline - time.monotonic(), check)
+        with store.folder.descriptor:
+            staging = StagingDirectory(store)
+            with staging as folder:
+                staged = stage(store, folder, [chunk], check, synced=synced)
+                held.close()
+                deadline = store.limits.deadline(timeout)
+                with BulkPublisher(store, deadline, staging) as publisher:
+                    return publisher.append(end, staged, at, deadline - time.monotonic(), check)
 
 
 def check_size(store: Store, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> int:

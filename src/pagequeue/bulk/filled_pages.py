@@ -163,15 +163,15 @@ class PageFiller:
 
     def _parts(self, chunk: Chunk, ends: NDArray[np.int64]) -> Iterator[_Part]:
         """Yield what each page takes; for the open page first, perhaps nothing."""
-        meta = self._meta
+        page_bytes, capacity = self._meta.page_bytes, self._meta.index_capacity
         position, count = fmt.PAGE_HEADER_BYTES, 0
         if self._open is not None:
             position, count = self._open.position, self._open.count
         begin = before = 0
         while begin < len(ends):
-            room = (meta.page_bytes - fmt.FRAME_HEADER_BYTES - position) // UNIT_BYTES
+            room = (page_bytes - fmt.FRAME_HEADER_BYTES - position) // UNIT_BYTES
             end = int(np.searchsorted(ends, before + room, side="right"))
-            end = min(end, begin + meta.index_capacity - count)
+            end = min(end, begin + capacity - count)
             yield _Part(chunk, ends, begin, end)
             position, count = fmt.PAGE_HEADER_BYTES, 0
             begin, before = end, int(ends[end - 1]) if end else 0

@@ -49,7 +49,7 @@ from pagequeue.meta.ledger import (
     with_piece,
     write_record,
 )
-from pagequeue.page.page import map_plain
+from pagequeue.page.header import CHECKSUM_AT
 from pagequeue.receive.replay import Replay
 from pagequeue.send.queue_end import QueueEnd
 from pagequeue.send.refusals import overtaken, starved
@@ -92,6 +92,7 @@ class BulkPublisher:
         store: of the queue, open for writing.
         deadline: until when to wait for another publisher, which may wait for room, in seconds of
             the monotonic clock; in any case, for `OTHERS_SECONDS`.
+        staging: the caller's staged pages, in use until this is closed; None: it has none.
 
     Raises:
         LockTimeout: another publisher made no progress for too long.
@@ -99,14 +100,20 @@ class BulkPublisher:
         UnsafePath: the staging directory is a link, or belongs to another user.
     """
 
-    def __init__(self, store: Store, deadline: float = math.inf) -> None:
+    def __init__(
+        self, store: Store, deadline: float = math.inf, staging: StagingDirectory | None = None
+    ) -> None:
         self._store = store
         self._folder = store.folder
         self._prefix = store.prefix
         self._sync_names = store.flusher.sync_names
         self._held = contextlib.ExitStack()
-        self._staged = open_staged(store.folder, store.prefix)
-        self._held.callback(self._staged.close)
+        self._own = "" if staging is None else staging.name
+        if staging is None:
+            self._staged = open_staged(store.folder, store.prefix)
+            self._held.callback(self._staged.close)
+        else:
+            self._staged = staging.parent
         self.path: str = self._staged.path
         try:
             self._lock = self._locked(max(deadline, time.monotonic() + OTHERS_SECONDS))
@@ -417,7 +424,7 @@ class BulkPublisher:
 
     def _resolve(self) -> None:
         store = self._store
-        remove_abandoned(self._staged)
+        remove_abandoned(self._staged, self._own)
         name = sending_name(self._prefix)
         record = self._read_sending(name)
         if record is not None:
@@ -627,10 +634,11 @@ class BulkPublisher:
         beyond = assign_sequences(store, staged, tail, self._lock.touch)
         sequences = range(tail.sequence, beyond.sequence)
         done = {} if entry is None else entry.with_sequences(sequences)
+        page = staged.first_region(store)
         record = Record(
             active + 1,
             tail.sequence,
-            staged.first_checksum(store),
+            page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT),
             beyond,
             None if entry is None else entry_of(entry.writer),
             done,
@@ -644,8 +652,6 @@ class BulkPublisher:
             write_record(folder, name, record.as_json(), sync_names, synced=staged.is_synced)
             staged.give_names(store, record.first_page)
             sync_names()
-            name = fmt.page_name(prefix, record.first_page)
-            page = map_plain(folder, name, store.meta, writable=False)
             # M6 to M8. One store publishes all messages. Dies after it: the next process that
             #     creates a page completes the commit.
             header = page.read(0, fmt.PAGE_HEADER_BYTES)

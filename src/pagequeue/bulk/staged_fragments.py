@@ -372,8 +372,8 @@ def write_parts(fd: int, parts: list[Buffer], position: int) -> None:
             done += os.pwrite(fd, memoryview(rest)[done:], position + done)
 
 
-def make_sparse(folder: Directory, name: str, size_bytes: int) -> Descriptor:
-    """Make a file of zeros that takes no room but for its last byte, and open it for writing.
+def make_sparse(folder: Directory, name: str, size_bytes: int, data: bytes = b"") -> Descriptor:
+    """Make a file of `data` and zeros, without room between it and its last byte; open it.
 
     Every process that maps the file may read that byte, to see whether it is whole. In a hole, a
     full tmpfs would raise SIGBUS.
@@ -382,6 +382,8 @@ def make_sparse(folder: Directory, name: str, size_bytes: int) -> Descriptor:
     try:
         with file as fd:
             os.pwrite(fd, b"\0", size_bytes - 1)
+            if data:
+                os.pwrite(fd, data, 0)
     except OSError as error:
         file.close()
         if isinstance(error, errors.PageQueueError):

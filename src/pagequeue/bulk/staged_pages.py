@@ -29,7 +29,7 @@ from pagequeue.bulk.staged_fragments import (
 )
 from pagequeue.meta.meta_file import field_of
 from pagequeue.meta.write_meta import Tail
-from pagequeue.page.header import CHECKSUM_AT, PageHeader, parse_header
+from pagequeue.page.header import PageHeader, parse_header
 from pagequeue.page.page import map_file
 from pagequeue.send.refusals import record_size
 from pagequeue.system.os_errors import raise_typed
@@ -123,12 +123,13 @@ class StagedPages:
         if self.first_time is not None and self.first_time < last:
             raise too_early(store.folder.path, self.first_time, last)
 
-    def first_checksum(self, store: Store) -> int:
-        """Return the current checksum in the frame of the first message."""
+    def first_region(self, store: Store) -> _core.Region:
+        """Return the map of the first page, whatever its name is by now."""
         first = self.pages[0]
+        if first.mapped is not None:
+            return first.mapped.region
         name = fmt.page_name(first.prefix, first.number)
-        page = map_file(self.folder, name, store.meta.page_bytes, writable=False)
-        return page.load_half(fmt.PAGE_HEADER_BYTES + CHECKSUM_AT)
+        return map_file(self.folder, name, store.meta.page_bytes, writable=False)
 
     def give_names(self, store: Store, first_page: int) -> None:
         """Rename all files to pages of the queue from `first_page` on, the last one first."""
@@ -305,8 +306,8 @@ class Staging:
 
     def finish(self) -> StagedPages:
         """Return all pages; the last one is not sealed, and becomes the active one."""
-        page = self._filler.unsealed()
-        if page is not None and len(self._pages) % 2 == 0:  # with it, their number is odd
+        # With the page that is not sealed, their number is odd.
+        if len(self._pages) % 2 == 0 and (page := self._filler.unsealed()) is not None:
             self._add_filled(page)
             return self._finished(page.position)
         self._seal()
@@ -325,16 +326,14 @@ class Staging:
         self._empty += 1
         meta = self._store.meta
         # Sparse, as those of fragments: the next large message can seal it without writing to it.
-        # Whoever maps it to write to it reserves its blocks first.
-        for name, size in (
-            (fmt.index_name(EMPTY_PREFIX, self._empty), meta.index_bytes),
-            (fmt.page_name(EMPTY_PREFIX, self._empty), meta.page_bytes),
+        # Whoever maps it to write to it reserves its blocks first. The commit of that message ends
+        # this index: a store into a hole would read zeros as far as the disk reads ahead.
+        start = bytes(fmt.INDEX_RECORD.itemsize)
+        for name, size, data in (
+            (fmt.index_name(EMPTY_PREFIX, self._empty), meta.index_bytes, start),
+            (fmt.page_name(EMPTY_PREFIX, self._empty), meta.page_bytes, b""),
         ):
-            make_sparse(self._folder, name, size).close()
-        # The commit of the next large message ends this index: a store into a hole would read
-        # zeros as far as the disk reads ahead.
-        name = fmt.index_name(EMPTY_PREFIX, self._empty)
-        write_start(self._folder, name, bytes(fmt.INDEX_RECORD.itemsize), synced=False)
+            make_sparse(self._folder, name, size, data).close()
         self._add_page(StagedPage(EMPTY_PREFIX, self._empty, 0, 0, is_sealed=is_sealed))
 
 

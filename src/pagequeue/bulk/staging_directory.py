@@ -56,9 +56,14 @@ def staged_directory(
         return folder.path
 
 
-def remove_abandoned(staged: Directory) -> None:
-    """Remove the directories of staged pages whose writers died; what cannot be removed stays."""
-    found = staged.names()
+def remove_abandoned(staged: Directory, own: str = "") -> None:
+    """Remove the directories of staged pages whose writers died; what cannot be removed stays.
+
+    Args:
+        staged: the staging directory.
+        own: the name of the caller's, which is in use.
+    """
+    found = [name for name in staged.names() if not own or not name.startswith(own)]
     for name in found:
         if name.startswith(ENDED):
             _drop(staged, name)
@@ -98,28 +103,32 @@ class StagingDirectory:
 
     Entering returns it, open; leaving removes it. What a writer that died leaves has no lock, and
     the next publisher removes it.
+
+    Attributes:
+        parent: the queue's staging directory, which it is in.
+        name: in that.
     """
 
     def __init__(self, store: Store) -> None:
-        self._staged = open_staged(store.folder, store.prefix)
+        self.parent: Directory = open_staged(store.folder, store.prefix)
         self._folder: Directory | None = None
         self._lock: FileLock | None = None
-        self._name = ""
+        self.name: str = ""
 
     def __enter__(self) -> Directory:
         try:
             while self._lock is None:
-                self._name = PAGES + uuid.uuid4().hex
-                name = self._name + LIVE
+                self.name = PAGES + uuid.uuid4().hex
+                name = self.name + LIVE
                 lock = FileLock(
-                    self._staged.open(name, writable=True, make=True), self._staged.full(name)
+                    self.parent.open(name, writable=True, make=True), self.parent.full(name)
                 )
                 # Another process can have taken the file for a dead writer's before it was locked.
-                if lock.try_exclusive() and self._staged.identity(name) == lock.identity():
+                if lock.try_exclusive() and self.parent.identity(name) == lock.identity():
                     self._lock = lock
                 else:
                     lock.close()
-            self._folder = _inside(self._staged, self._name)
+            self._folder = _inside(self.parent, self.name)
         except BaseException:
             self._close()
             raise
@@ -131,10 +140,10 @@ class StagingDirectory:
     def _close(self) -> None:
         if self._folder is not None:
             self._folder.close()
-        _drop(self._staged, self._name)
+        _drop(self.parent, self.name)
         if self._lock is not None:
             self._lock.close()
-        self._staged.close()
+        self.parent.close()
 
 
 def open_staged(queue: Directory, prefix: str) -> Directory:

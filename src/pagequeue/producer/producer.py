@@ -494,7 +494,7 @@ def _is_more(payloads: Sequence[Any], page_bytes: int) -> bool:
     if count * fmt.FRAME_HEADER_BYTES < page_bytes // SAMPLE:
         return False
     sample = payloads[:: max(count // SAMPLE, 1)]
-    if not all(type(payload) is bytes for payload in sample):
+    if set(map(type, sample)) != {bytes}:
         return False
     frame_bytes = sum(map(len, sample)) / len(sample) + fmt.FRAME_HEADER_BYTES
     return frame_bytes * count > page_bytes

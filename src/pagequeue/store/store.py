@@ -75,6 +75,7 @@ class Store:
         self.read_only: bool = opening.read_only
         self.lock_timeout: float = opening.lock_timeout
         self.policy: Policy = policy or Unlimited()
+        self.limits: Limits = self.policy.limits
         self._fork_count = _core.fork_count()
         self.background: Background = Background()
         self.compressing: Background = Background()  # takes longer than making a page may wait
@@ -168,11 +169,6 @@ class Store:
         if self.folder.descriptor.is_closed:  # perhaps before it was there to be ended
             notifier.end()
         return notifier
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of the policy."""
-        return self.policy.limits
 
     @property
     def is_closed(self) -> bool:

@@ -10,19 +10,15 @@ unlock for the parent, and a copy would keep the parent's locks after its death.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import time
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pagequeue import errors
 from pagequeue._core import Descriptor
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STANDARD_MAX: Final = 2
 PAUSE_SECONDS: Final = 0.0005
@@ -80,14 +76,22 @@ def opened(
     return descriptor
 
 
-@contextlib.contextmanager
-def used(descriptor: Descriptor) -> Iterator[int]:
-    """Yield the number of a new descriptor; close it after the block."""
-    try:
-        with descriptor as fd:
-            yield fd
-    finally:
-        descriptor.close()
+class used:  # noqa: N801 - a context manager
+    """Yields the number of a new descriptor, and closes it after the block."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: Descriptor) -> None:
+        self._descriptor = descriptor
+
+    def __enter__(self) -> int:
+        return self._descriptor.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._descriptor.__exit__(*error)
+        finally:
+            self._descriptor.close()
 
 
 def _refused(path: str, what: str, is_forked: bool) -> errors.UsageError:

@@ -351,16 +351,14 @@ class Directory:
         """Return the path of a file, for people."""
         return self._prefix + name
 
-    @contextlib.contextmanager
-    def opened(self, name: str, *, writable: bool, make: bool = False) -> Iterator[int]:
+    def opened(self, name: str, *, writable: bool, make: bool = False) -> used:
         """Open a regular file, without following links or blocking, for as long as the block runs.
 
         Raises:
             QueueNotFound: it is missing. UnsafePath: it is not a regular file.
             AccessDenied, SystemLimit, DiskFull: opening it failed.
         """
-        with used(self.open(name, writable=writable, make=make)) as fd:
-            yield fd
+        return used(self.open(name, writable=writable, make=make))
 
     def open(
         self, name: str, *, writable: bool, make: bool = False, what: str = "queue"
