@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pagequeue import _core, errors
-from pagequeue.maintenance.consumers import consumers
+from pagequeue.maintenance.abandoned import REMEDY, named, unopened
 from pagequeue.maintenance.ring_trim import Found, RingTrimmer
 from pagequeue.maintenance.trim_plan import Headers, first_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pagequeue.maintenance.retention import Retention, TrimReport
     from pagequeue.maintenance.size_limit import SizeLimit
@@ -27,8 +27,6 @@ SLICE_SECONDS: Final = 0.05
 WARN_SECONDS: Final = 1.0
 """A sender that waits so long is reported, if no process has open what it waits for."""
 WARN_AGAIN_SECONDS: Final = 60.0
-NAMED_COUNT: Final = 5
-"""Consumers that an error names; all of them are in its `held_by`."""
 
 
 class Trimmer(Protocol):
@@ -200,37 +198,25 @@ class RoomMaker:
     def _warn(self, store: Store, held_by: tuple[str, ...]) -> None:
         """Report that a sender waits for consumers that no process has open."""
         self._warn_from = time.monotonic() + WARN_SECONDS
-        closed = _closed(store, held_by)
+        closed = unopened(store, held_by)
         if closed:
             self._warn_from += WARN_AGAIN_SECONDS
             log.warning(
-                "%s: full: a sender waits for %s, which no process has open: open it again, remove "
-                "it with remove_consumer, or let retention=Retention(max_idle=...) drop it",
+                "%s: full: a sender waits for %s, which no process has open: %s",
                 store.folder.path,
-                _named(closed),
+                named(closed),
+                REMEDY,
             )
 
     def _full(self, store: Store, held_by: tuple[str, ...]) -> errors.QueueFull:
-        closed = _closed(store, held_by)
-        unused = f" (no process has {_named(closed)} open)" if closed else ""
+        closed = unopened(store, held_by)
+        unused = f" (no process has {named(closed)} open)" if closed else ""
         if len(closed) == len(held_by) > 0:
             unused = ", which no process has open"
         return errors.QueueFull(
             f"max_bytes of {self._limit.max_bytes} is reached, and the oldest page is not "
-            f"acknowledged by {_named(held_by)}{unused}, so the message was not sent",
+            f"acknowledged by {named(held_by)}{unused}, so the message was not sent",
             path=store.folder.path,
             held_by=held_by,
             remedy="acknowledge, remove the consumer or raise max_bytes",
         )
-
-
-def _closed(store: Store, names: Sequence[str]) -> list[str]:
-    """Return those of some consumers and groups that no process has open."""
-    return [info.name for info in consumers(store) if info.name in names and not info.is_open]
-
-
-def _named(names: Sequence[str]) -> str:
-    """Return the names of consumers for a message, some of them if they are many."""
-    text = ", ".join(map(repr, names[:NAMED_COUNT])) or "any consumer"
-    more = len(names) - NAMED_COUNT
-    return f"{text} and {more} more" if more > 0 else text

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import errors
 from pagequeue import format as fmt
+from pagequeue.maintenance.abandoned import AbandonedWatch
 from pagequeue.maintenance.retention import TrimReport
 from pagequeue.maintenance.ring_trim import RingTrimmer
 from pagequeue.maintenance.room import RoomMaker
@@ -96,6 +97,7 @@ class Trimmer:
         self._planner = TrimPlanner(policy, self._limit)
         self._ring = RingTrimmer(self._limit, self._planner.names) if meta.is_ring else None
         self._room = RoomMaker(self._limit, on_full, self._planner.headers, self._ring)
+        self._abandoned = AbandonedWatch()
         self._is_trimming = False
         self._has_swept = False  # removed what a dead process left below the head
         self._stored: set[int] = set()  # sequences of last messages that were kept
@@ -118,11 +120,21 @@ class Trimmer:
     def trim_quietly(self, store: Store) -> bool:
         """Apply retention in the background, after a roll; False: the queue is closed."""
         # A trim that has sealed a page trims again, and reports it.
-        return self._is_trimming or _quietly(store, self._trim)
+        return self._is_trimming or self._quietly(store, self._trim)
 
     def check_quietly(self, store: Store) -> bool:
         """Do the same now and then, and seal an active page that is too old."""
-        return _quietly(store, self.trim)
+        return self._quietly(store, self.trim)
+
+    def _quietly(self, store: Store, trim: Callable[[Store], TrimReport]) -> bool:
+        """Trim in the background, and log what is wrong; False: the queue is closed."""
+        try:
+            self._abandoned.note(store, trim(store).held_by)
+        except errors.ClosedError:
+            return False
+        except errors.PageQueueError as error:
+            log.warning("%s: retention: %s", store.folder.path, error)
+        return True
 
     def trim(self, store: Store) -> TrimReport:
         """Apply retention now, including space for the next page.
@@ -373,17 +385,6 @@ class Trimmer:
             if store.folder.exists(fmt.page_name(store.prefix, store.tail.page_number + 1)):
                 return 0
             return page_bytes if store.keep_spare(number) else 0
-
-
-def _quietly(store: Store, trim: Callable[[Store], object]) -> bool:
-    """Trim in the background, and log its errors; False: the queue is closed."""
-    try:
-        trim(store)
-    except errors.ClosedError:
-        return False
-    except errors.PageQueueError as error:
-        log.warning("%s: retention: %s", store.folder.path, error)
-    return True
 
 
 def sync_header(store: Store, number: int, *, whole: bool) -> int:
