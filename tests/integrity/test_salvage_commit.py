@@ -12,7 +12,7 @@ from torn_pages import page, payloads, zero
 from pagequeue import Queue, salvage_queue
 from pagequeue import format as fmt
 from pagequeue.cli import main
-from stress.tampering import pretend_power_cut
+from stress.tampering import overwrite, pretend_power_cut
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,11 +53,14 @@ def sequences(noted: Sequence[Loss | Repeat]) -> list[int]:
     return [sequence for end in ends for sequence in range(*end)]
 
 
+@pytest.mark.parametrize("torn", [bytes(16), b"\xa5" * 24])
 @pytest.mark.parametrize("number", [2, 3, 4, 6])
-def test_nothing_is_copied_of_a_send_that_is_not_whole(tmp_path: Path, number: int) -> None:
+def test_nothing_is_copied_of_a_send_that_is_not_whole(
+    tmp_path: Path, number: int, torn: bytes
+) -> None:
     """As opening keeps none of them; the others are named, and copied when that is asked for."""
     made(tmp_path / "q", SENT)
-    zero(page(tmp_path / "q", number), fmt.PAGE_HEADER_BYTES, 16)
+    overwrite(page(tmp_path / "q", number), fmt.PAGE_HEADER_BYTES, torn)
     report = salvage_queue(tmp_path / "q", tmp_path / "salvaged")
     assert read(tmp_path / "salvaged") == BEFORE == read(tmp_path / "q")
     assert report.messages_copied == len(BEFORE)
@@ -80,14 +83,14 @@ def test_messages_after_a_send_that_is_not_whole_are_copied(tmp_path: Path) -> N
     assert report.left_out[-1].last_sequence == END - 1
 
 
-@pytest.mark.parametrize("lost", ["missing", "header"])
+@pytest.mark.parametrize("lost", ["missing", "header", "page"])
 def test_rest_of_a_send_without_its_first_page_is_left_out(tmp_path: Path, lost: str) -> None:
     """Whether it had messages of the same send, only the page before tells."""
     made(tmp_path / "q", SENT)
     if lost == "missing":
         page(tmp_path / "q", 2).unlink()
     else:
-        zero(page(tmp_path / "q", 2), 0, PAGE_BYTES)
+        zero(page(tmp_path / "q", 2), 0, PAGE_BYTES if lost == "page" else fmt.PAGE_HEADER_BYTES)
     report = salvage_queue(tmp_path / "q", tmp_path / "salvaged")
     assert read(tmp_path / "salvaged") == BEFORE
     assert report.left_out[-1].last_sequence == END - 1

@@ -155,14 +155,12 @@ def _source(
     if first is None or state == _core.READ_BAD_CHECKSUM:
         # Only prepared, unless its frames prove otherwise; or its first sequence is wrong.
         proved = _proved_first(found, number, region, index, only_at_start=first is not None)
-        if proved is None or proved == first:
-            return (
-                None
-                if first is None
-                else SalvagePage(path, header.page_number, first, region, index, reasons)
-            )
-        reason = f"header: its first message is {first}, its frames prove {proved}"
-        first, reasons = proved, [*reasons, reason]
+        if proved is None and first is None:
+            return None
+        if proved is not None and proved != first:
+            reason = f"header: its first message is {first}, its frames prove {proved}"
+            first, reasons = proved, [*reasons, reason]
+    assert first is not None
     return SalvagePage(
         path, header.page_number, first, region, index, reasons, blocks, header.is_continued
     )
@@ -330,14 +328,18 @@ def partial_commits(found: Inspection, pages: dict[int, SalvagePage]) -> dict[in
         number = page.number
         before = pages.get(number - 1)
         is_lost = number > found.head_page and (before is None or bool(before.reasons))
-        while number in pages and pages[number].is_continued:
-            number += 1
+        while number in pages and (pages[number].is_continued or pages[number].reasons):
+            number += 1  # a page that has lost its header can have had the flag
         last = pages.get(number)
         if not is_lost and _is_whole(found, pages, page, number):
             continue
         result.update(dict.fromkeys(range(page.number, number), fmt.SEQUENCE_MAX))
         if last is not None:
-            result[number] = _first_batch_end(last)
+            result[number] = _first_batch(last)[0]
+        if is_lost and before is not None and before.first >= found.durable_sequence:
+            end, is_all = _first_batch(before)  # as a page of a commit has one
+            if is_all:
+                result[before.number] = end
     return result
 
 
@@ -362,15 +364,15 @@ def _is_whole(
     return judge.refusal() is None
 
 
-def _first_batch_end(page: SalvagePage) -> int:
-    """Return the sequence after the first batch of a page, as far as it is valid."""
+def _first_batch(page: SalvagePage) -> tuple[int, bool]:
+    """Return the sequence after the first batch of a page, and whether the page ends there."""
     position, sequence = fmt.PAGE_HEADER_BYTES, page.first
     while (frame := _core.peek(page.region, position, sequence))[0] == _core.READ_FRAME:
         word = page.region.load_half(position)
         position, sequence = frame[3], sequence + 1
         if not fmt.has_more(word):
             break
-    return sequence
+    return sequence, _core.peek(page.region, position, sequence)[0] == _core.READ_END
 
 
 def is_claimed(source: SalvagePage, run: ValidRun) -> bool:
