@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 from urllib.parse import quote
@@ -20,6 +21,8 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 from archives import MINUTE_NS, PAGE_BYTES, START, numbered, rows, send, stage, wanted
 from support import LONG
 
@@ -501,6 +504,24 @@ def test_exchange_is_of_two_directories(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "b") == ["file"]
     with pytest.raises(errors.QueueNotFound):
         exchange(str(tmp_path / "a"), str(tmp_path / "c"))
+
+
+def test_a_queue_whose_times_were_corrected_is_continued(tmp_path: Path) -> None:
+    """Its messages are those that were archived, though with earlier times."""
+    path, table, ahead = tmp_path / "q", tmp_path / "table", time.time_ns() + 3600 * 10**9
+    with Queue(path) as queue, Publisher(str(table)) as publisher:
+        queue.producer().send(numbered(0), timestamp=ahead)
+        staged = publisher.staging()
+        stage(staged, "q", 0, 1)
+        (file,) = Path(staged).glob("queue=q/*/*/*.parquet")
+        row = pq.read_table(file, partitioning=None)
+        times = pa.array([ahead], pa.int64())
+        place = row.schema.names.index("timestamp_ns")
+        pq.write_table(row.set_column(place, "timestamp_ns", times), file)
+        publisher.publish(staged, {"q": id_of(queue)})
+        queue.repair(times=True)
+        assert next(queue.replay()).timestamp < ahead
+        check_follows(publisher, "q", queue)
 
 
 @pytest.mark.parametrize(("kept", "since"), [(0, 0), (20, 0), (20, 60), (50, 60)])
