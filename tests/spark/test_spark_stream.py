@@ -29,6 +29,7 @@ from pagequeue.spark.streaming import StreamReader, marks_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.datasource import ReadLimit
 
     from pagequeue.spark.streaming import Offsets
 
@@ -107,7 +108,11 @@ def test_a_stream_copies_all_and_resumes_at_its_checkpoint(
         (tmp_path / "check" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)
     )
     last = json.loads(offsets[-1].read_text().splitlines()[-1])
-    assert last == {str(tmp_path / "q"): {"sequence": 300, "id": id_at(tmp_path / "q")}}
+    with Queue(tmp_path / "q") as queue:
+        time = next(queue.replay(sequence=299)).timestamp
+    assert last == {
+        str(tmp_path / "q"): {"sequence": 300, "id": id_at(tmp_path / "q"), "time": time}
+    }
 
 
 @pytest.mark.slow
@@ -461,6 +466,34 @@ def test_a_checkpoint_without_ids_goes_on_and_gets_them(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in stream.read(part)) == 5
     (part,) = stream.partitions({name: 4}, old(end))
     assert sum(batch.num_rows for batch in stream.read(part)) == 5
+
+
+@pytest.mark.parametrize("limit", [ReadAllAvailable(), ReadMaxRows(3)])
+def test_a_queue_that_was_restored_to_an_earlier_state_is_refused(
+    tmp_path: Path, limit: ReadLimit
+) -> None:
+    """It has the same id, and other messages after those that were restored."""
+    from pagequeue import errors  # noqa: PLC0415 - used here only
+
+    path = tmp_path / "q"
+    send(path, *numbers(0, 5))
+    start = reader(path).initialOffset()
+    shutil.copytree(path, tmp_path / "backup")
+    send(path, *numbers(5, 7))
+    stream = reader(path)
+    end = stream.latestOffset(start, limit)
+    while (more := stream.latestOffset(end, limit)) != end:
+        end = more
+    assert sequences(end) == {str(path): 7}
+    shutil.rmtree(path)
+    shutil.copytree(tmp_path / "backup", path)
+    with pytest.raises(errors.SequenceOutOfRange, match="the queue ends at 5"):
+        reader(path).latestOffset(end, limit)
+    send(path, *numbers(5, 20))
+    with pytest.raises(errors.SequenceOutOfRange, match="an earlier state"):
+        reader(path).latestOffset(end, limit)
+    end = reader(path).latestOffset({str(path): 7}, ReadAllAvailable())  # it knows no time
+    assert sequences(end) == {str(path): 20}
 
 
 @pytest.mark.parametrize("offset", ["13", None, {"id": "0"}, {"sequence": "1"}, True])

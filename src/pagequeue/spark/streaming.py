@@ -2,7 +2,9 @@
 
 Checkpoints that were written before offsets had ids have sequences alone; they get the ids of the
 queues that are there when the query continues. A queue that was removed and made again is another
-one: its messages have the same sequences, so a query would go on in the middle of it.
+one: its messages have the same sequences, so a query would go on in the middle of it. So would it
+in one that was restored to an earlier state, which has its id: an offset also has the time of the
+message before it, which is later if that message was sent again.
 A queue that appears later joins at its head: first its offset alone, in a micro-batch without its
 rows, so that every row lies between two offsets that a checkpoint holds, and a restart reads
 exactly the same. With a consumer's name progress is acknowledged, and retention waits for it; only
@@ -28,7 +30,7 @@ from pagequeue import errors
 from pagequeue.meta.all_meta import another_queue
 from pagequeue.queue.queue import Queue, internals, opened_again
 from pagequeue.spark.error_text import noted
-from pagequeue.spark.path_glob import Found, end_of, find, open_each
+from pagequeue.spark.path_glob import Found, end_of, find, id_of, open_each
 from pagequeue.spark.planning import Part, plan_ranges
 from pagequeue.spark.reading import read_part
 
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
     from pagequeue.store.store import Store
 
 Offsets = dict[str, Any]
-"""As Spark keeps them, in JSON: of each queue `{"sequence": 13, "id": "..."}`, or 13 alone."""
+"""As Spark keeps them, in JSON: of each queue `{"sequence": 13, "id": "...", "time": ...}`, or 13
+alone."""
 NEW_CHECKPOINT = (
     "begin with a new checkpoint; or, where others match the same glob, move this queue to another "
     "path, where it joins the stream from its head"
@@ -56,10 +59,13 @@ class Mark(NamedTuple):
     Attributes:
         sequence: of the next message.
         queue_id: in hexadecimal; empty: the checkpoint does not tell it.
+        time: of the message before it, ns since 1970; 0: it was there before the query, or it is
+            not known.
     """
 
     sequence: int
     queue_id: str
+    time: int = 0
 
 
 Marks = dict[str, Mark]
@@ -79,8 +85,9 @@ def _mark_of(name: str, offset: object) -> Mark:
         return Mark(offset, "")
     if isinstance(offset, dict):
         sequence, queue_id = offset.get("sequence"), offset.get("id", "")
-        if type(sequence) is int and isinstance(queue_id, str):
-            return Mark(sequence, queue_id)
+        last = offset.get("time", 0)
+        if type(sequence) is int and isinstance(queue_id, str) and type(last) is int:
+            return Mark(sequence, queue_id, last)
     raise errors.InvalidOption(
         f"the checkpoint has the offset {offset!r}, which is none of this source",
         path=name,
@@ -90,10 +97,31 @@ def _mark_of(name: str, offset: object) -> Mark:
 
 def offsets_of(marks: Marks) -> Offsets:
     """Return marks as Spark keeps them."""
-    return {
-        name: {"sequence": mark.sequence, "id": mark.queue_id} if mark.queue_id else mark.sequence
-        for name, mark in marks.items()
-    }
+    return {name: _offset_of(mark) for name, mark in marks.items()}
+
+
+def _offset_of(mark: Mark) -> object:
+    if not mark.queue_id:
+        return mark.sequence
+    offset = {"sequence": mark.sequence, "id": mark.queue_id}
+    return {**offset, "time": mark.time} if mark.time else offset
+
+
+def _moved(mark: Mark, queue: Queue, sequence: int) -> Mark:
+    """Return the mark of a queue that a query has moved to a sequence."""
+    if sequence == mark.sequence:  # else Spark would take it for a change
+        return mark._replace(queue_id=id_of(queue))
+    return Mark(sequence, id_of(queue), time_before(queue, sequence))
+
+
+def time_before(queue: Queue, sequence: int) -> int:
+    """Return the time of the last message before a sequence; 0: it cannot be told."""
+    if not queue.head_sequence < sequence <= queue.tail_sequence:
+        return 0
+    try:
+        return next(queue.replay(sequence=sequence - 1)).timestamp
+    except errors.PageQueueError:  # retention took it, or it is damaged: reading will say so
+        return 0
 
 
 class StreamOffsets:
@@ -157,30 +185,33 @@ class StreamOffsets:
         ready: list[tuple[Found, int, int]] = []
         for found, queue in open_each(self._options):
             stop = end_of(queue, self._options)
-            name, tail, head = found.name, queue.tail_sequence, queue.head_sequence
+            name, head = found.name, queue.head_sequence
             if self._target is not None:
                 stop = min(stop, self._target[name].sequence if name in self._target else 0)
             if name not in begin:
                 if self._target is None or name in self._target:
                     end[name] = there[name] = Mark(head, found.queue_id)
                 continue
-            self._check(found, begin[name], tail, head)
+            self._check(found, begin[name], queue)
             first = max(begin[name].sequence, head)
             there[name] = Mark(first, found.queue_id)
             if first < stop:
                 ready.append((found, first, stop))
             # Else retention took all of it, and that is to be skipped.
-            end[name] = Mark(max(begin[name].sequence, stop), found.queue_id)
+            end[name] = _moved(begin[name], queue, max(begin[name].sequence, stop))
         self._keep(there)
         self.commit(start)  # what comes before it is done: else Spark would not have come here
         if not isinstance(limit, ReadAllAvailable):
-            for name, stop in self._admitted(ready).items():
-                end[name] = end[name]._replace(sequence=stop)
+            stops = self._admitted(ready)
+            for found, _, stop in ready:
+                if stops[found.name] < stop:
+                    with found.open() as queue:
+                        end[found.name] = _moved(begin[found.name], queue, stops[found.name])
         return offsets_of(end)
 
-    def _check(self, found: Found, mark: Mark, tail: int, head: int) -> None:
+    def _check(self, found: Found, mark: Mark, queue: Queue) -> None:
         """Raise if reading is unable to continue at the offset."""
-        sequence = mark.sequence
+        sequence, tail, head = mark.sequence, queue.tail_sequence, queue.head_sequence
         if mark.queue_id not in {"", found.queue_id}:
             raise another_queue(
                 found.directory,
@@ -193,6 +224,14 @@ class StreamOffsets:
             raise errors.SequenceOutOfRange(
                 f"the checkpoint is at message {sequence}, the queue ends at {tail}: it is another "
                 "queue, or an older copy; begin with a new checkpoint",
+                path=found.directory,
+                head_sequence=head,
+                tail_sequence=tail,
+            )
+        if mark.time and time_before(queue, sequence) > mark.time:
+            raise errors.SequenceOutOfRange(
+                f"message {sequence - 1}, the last one before the checkpoint, was sent again since "
+                "then: the queue was restored to an earlier state; begin with a new checkpoint",
                 path=found.directory,
                 head_sequence=head,
                 tail_sequence=tail,
