@@ -12,7 +12,7 @@ import pytest
 from safely import NOBODY, STRANGER, user
 from support import SMALL, payloads
 
-from pagequeue import AccessDenied, Queue, Retention, errors, repair_queue
+from pagequeue import AccessDenied, Queue, Retention, errors, repair_queue, salvage_queue
 from pagequeue.system.directory import directory_mode
 from pagequeue.tasks import NewTask, TaskStore
 
@@ -191,6 +191,22 @@ def test_snapshots_by_root_belong_to_the_journals_owner(reachable: Path) -> None
     with user(NOBODY), TaskStore(directory) as store:
         assert [task.value for task in store.tasks()] == [2]
         store.compact()
+
+
+def test_salvage_by_root_into_the_directory_of_another_user(reachable: Path) -> None:
+    """What it copies as it is, snapshots, belongs to that user as well."""
+    with TaskStore(reachable / "tasks") as store:
+        store.modify(insert=[NewTask("mail", number) for number in range(9)])
+        store.compact()
+        store.insert("mail", 9)
+    target = reachable / "saved"
+    target.mkdir(mode=0o700)
+    os.chown(target, NOBODY, GROUP)
+    salvage_queue(reachable / "tasks", target, trust=TRUST)
+    assert list(target.glob("queue-journal/snapshot-*/*"))
+    assert found(target) == {(NOBODY, GROUP, "drwx------"), (NOBODY, GROUP, "-rw-------")}
+    with user(NOBODY), TaskStore(target) as store:
+        assert [task.value for task in store.tasks()] == list(range(10))
 
 
 def drop_capability(number: int) -> None:

@@ -127,7 +127,17 @@ def _copy_snapshots(
         end = run.last + 1
     name = fmt.journal_name(target.prefix)
     source = found.folder.full(name)
-    for snapshot in _snapshots(found, source):
+    snapshots = _snapshots(found, source)
+    if snapshots:
+        folder = target.folder
+        Directory(
+            folder.full(name),
+            create=True,
+            file_mode=folder.file_mode,
+            trust=folder.trust,
+            within=folder,
+        ).close()
+    for snapshot in snapshots:
         sequence = int(snapshot.rpartition("-")[2])
         path = f"{source}/{snapshot}"
         if sequence > end:

@@ -77,8 +77,9 @@ class Task(NamedTuple):
     def status(self, now: int) -> TaskStatus:
         """Return what the task is at a time, in ns since 1970.
 
-        `"ready"`: it can be claimed, also when the lease of its last claim is over; `"waiting"`: it
-        is scheduled or delayed; `"claimed"`; `"dead"`.
+        `"ready"`: it can be claimed, also when the lease of its last claim is over, after which the
+        next worker may let it wait first; `"waiting"`: it is scheduled or delayed; `"claimed"`;
+        `"dead"`.
 
         Args:
             now: the time, ns since 1970, UTC.
