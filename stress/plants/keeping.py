@@ -196,9 +196,9 @@ def head_moved_after_files() -> None:
     early = (
         "for number in range(plan.head_page, plan.steps[-1].page_number if plan.steps else 0):\n"
         "                store.folder.remove(fmt.page_name(store.prefix, number))\n"
-        "            if not plan.steps or self._move_head"
+        "            removed = self._move_head"
     )
-    rewrite(trimmer.Trimmer, "trim_to", ("if not plan.steps or self._move_head", early))
+    rewrite(trimmer.Trimmer, "trim_to", ("removed = self._move_head", early))
 
 
 def trim_is_quadratic() -> None:

@@ -28,10 +28,13 @@ from pagequeue import (
     QueueFull,
     Retention,
     _core,
+    errors,
     verify_queue,
 )
 from pagequeue import format as fmt
 from pagequeue.maintenance import room
+from pagequeue.page.page import map_plain
+from pagequeue.store import roll
 from pagequeue.system.directory import Directory
 from stress.tampering import overwrite
 
@@ -336,6 +339,31 @@ def test_power_cut_leaves_a_ring_that_works(tmp_path: Path, seed: int) -> None:
         with Queue(directory) as queue:
             assert not queue.recovery.actions
         shutil.rmtree(directory)
+
+
+def test_page_that_is_mapped_too_late_leaves_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread is told to make a page ahead, and stops between page and index for a whole lap."""
+    with Queue(tmp_path / "q", ring=RING, full_timeout=60) as queue:
+        consumer, roller = queue.consumer("all"), queue._store.roller
+        lap(queue, consumer, 20)
+        number = queue._store.tail.page_number - 1
+        roller._pages.pop(number, None)
+
+        def late(*given: Any, **options: Any) -> object:  # noqa: ANN401 - of `map_plain`
+            region = map_plain(*given, **options)
+            monkeypatch.undo()
+            lap(queue, consumer)
+            return region
+
+        monkeypatch.setattr(roll, "map_plain", late)
+        with pytest.raises(errors.QueueNotFound):
+            roller.next_page(number)
+        assert number < queue._store.read_meta.head_page
+        assert not (tmp_path / "q" / fmt.index_name("queue", number)).exists()
+    with Queue(tmp_path / "q") as queue:
+        assert not queue.recovery.actions
 
 
 # --- pages that are used again --------------------------------------------------------------------
