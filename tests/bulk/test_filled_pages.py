@@ -266,4 +266,4 @@ def test_staging_makes_no_queue_and_takes_few_calls(
     assert not [
         call for call in calls if call.startswith(("Store.__init__", "Opening", "Recovery"))
     ]
-    assert len(calls) < 800
+    assert len(calls) < 1000

@@ -42,7 +42,7 @@ static const struct {
 };
 
 static int answered(PyObject *answer) {
-    int more = answer == NULL ? -1 : answer != Py_False;
+    int more = answer == NULL ? -1 : answer == Py_None ? 1 : PyObject_IsTrue(answer);
     Py_XDECREF(answer);
     return more;
 }
