@@ -9,10 +9,12 @@ import os
 import pickle
 import signal
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from drop_in_support import METHODS, SECONDS, get_and_hang, joined, put_each, started
+from support import until
 from tiers import slow_but
 
 from pagequeue import Queue as PageQueue
@@ -171,10 +173,7 @@ def test_object_that_ends_each_process_is_a_dead_letter_in_the_end(
     put_each(queue, [poison, b"one", b"two"])
     for _ in range(3):
         assert joined(started(get_until, queue, poison)) == 0
-    with contextlib.suppress(Empty):
-        while True:  # what is left of the others, and what is to become a dead letter
-            assert queue.get(timeout=0.1) != poison
-            queue.task_done()
+    until(partial(is_only_dead_left, queue, poison, caplog))
     queue.join()
     assert queue.qsize() == 0
     (record,) = caplog.records
@@ -196,6 +195,16 @@ def test_object_that_ends_each_process_is_a_dead_letter_in_the_end(
     assert last.get(timeout=SECONDS) == poison
     last.task_done()
     last.close()
+
+
+def is_only_dead_left(
+    queue: JoinableQueue[bytes], poison: bytes, caplog: pytest.LogCaptureFixture
+) -> bool:
+    """Get what is left of the others, and let the poison become a dead letter."""
+    with contextlib.suppress(Empty):
+        assert queue.get(timeout=0.1) != poison
+        queue.task_done()
+    return bool(caplog.records) and queue.qsize() == 0
 
 
 def get_until(queue: JoinableQueue[bytes], last: bytes) -> None:
