@@ -100,7 +100,6 @@ KIND_AT: Final = {
     "tasks.claim_many.queues": "text",
     "merge.queues": "object",
     "queue.persist.source": "object",
-    "TaskStore.max_deliveries": "many",
     "TaskStore.worker": "text",
     "queue.publish.writer": "writer",
 }
