@@ -246,6 +246,27 @@ def test_root_that_may_not_give_files_away_is_refused_first(
     assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
+def test_root_without_that_right_may_use_what_all_may_write_to(reachable: Path) -> None:
+    """As in a container in whose user namespace the owner has no id; its files have that mode."""
+    directory = reachable / "queue"
+    made_by_nobody(directory, 0o666).close()
+
+    def body() -> None:
+        drop_capability(CAP_CHOWN)
+        with Queue(directory, trust=TRUST) as queue:
+            send_pages(queue, 3)
+
+    in_child(body)
+    assert found(directory) == {
+        (NOBODY, GROUP, "drwxrwxrwt"),
+        (NOBODY, GROUP, "-rw-rw-rw-"),
+        (0, 0, "-rw-rw-rw-"),
+    }
+    with user(NOBODY), Queue(directory) as queue:
+        assert len(queue) == 10
+        send_pages(queue, 1)
+
+
 # --- other users ----------------------------------------------------------------------------------
 
 

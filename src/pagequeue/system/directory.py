@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pagequeue import _core, errors
 from pagequeue.system.descriptors import opened, used
 from pagequeue.system.os_errors import raise_typed
-from pagequeue.system.ownership import AS_MADE, Ownership, check_giving, ownership
+from pagequeue.system.ownership import AS_MADE, Ownership, ownership, possible
 from pagequeue.system.page_lock import HOLD_SECONDS, HOLD_STEP_SECONDS, hold, is_page
 from pagequeue.system.replaced_file import (
     CHECK_SECONDS,
@@ -150,7 +150,6 @@ class Directory:
                 check_directory(fd, status, path, trust=trust, read_only=read_only)
                 if within is None and not read_only:
                     self._makes = ownership(status, None, file_mode)
-                    check_giving(self._makes, fd, path)
             self.owner: int = status.st_uid
             self.own_identity: Identity = identity_of(status)
             self._guard.watch_directory(path, self.own_identity)
@@ -257,20 +256,19 @@ class Directory:
     def adopt(self, name: str) -> None:
         """Let the owner of the queue whose allMeta has this name use all files that are made here.
 
+        Called before the first one is made, also where there is no queue yet.
+
         Raises:
             UnsafePath: it is not a regular file, or a stranger's.
             AccessDenied: they could not be given to the owner.
         """
         status = self.status(name)
-        if status is None:
-            return
-        path = self.full(name)
-        check_file(status, path, directory_owner=self.owner, trust=self._trust, writable=False)
+        if status is not None:
+            path = self.full(name)
+            check_file(status, path, directory_owner=self.owner, trust=self._trust, writable=False)
         with self.descriptor as folder:
             wanted = ownership(status_of(folder, self.path), status, self.file_mode)
-            if wanted != self._makes:
-                check_giving(wanted, folder, self.path)
-                self._makes = wanted
+            self._makes = possible(wanted, folder, self.path)
 
     @property
     def trust(self) -> frozenset[str]:

@@ -99,21 +99,26 @@ def ownership_inside(directory: str) -> Ownership:
     return Ownership(status.st_uid, status.st_gid, mode)
 
 
-def check_giving(wanted: Ownership, folder: int, path: str) -> None:
-    """Raise unless files in an open directory can be given so: before anything is written.
+def possible(wanted: Ownership, folder: int, path: str) -> Ownership:
+    """Return what files in an open directory can get: before anything is written.
+
+    What cannot be given away stays this process's, if all users may read and write it: so it is in
+    a container in whose user namespace the owner has no id.
 
     Raises:
-        AccessDenied: they cannot.
+        AccessDenied: they cannot get what is wanted, and the owner could not use them.
     """
     if wanted.is_as_made:
-        return
+        return wanted
     try:
         fd = _nameless(folder)
     except OSError:  # what will be made there is refused with its own error
-        return
+        return wanted
     try:
         os.fchown(fd, wanted.user, wanted.group)
     except OSError as error:
+        if wanted.file_mode & SHARED_BY_ALL == SHARED_BY_ALL:
+            return wanted._replace(user=AS_MADE, group=AS_MADE)
         whose = "user and group" if wanted.user != AS_MADE else "group"
         words = errors.describe(error)
         denied = errors.AccessDenied(
@@ -126,6 +131,7 @@ def check_giving(wanted: Ownership, folder: int, path: str) -> None:
         raise denied from error
     finally:
         os.close(fd)
+    return wanted
 
 
 def _nameless(folder: int) -> int:
