@@ -24,4 +24,4 @@ def test_case_measures(name: str, tmp_path: Path) -> None:
     assert CASES.keys() > DEAR
     figures = CASES[name](tmp_path, quick=True)
     assert figures
-    assert all(math.isfinite(figure.value) and figure.value > 0 for figure in figures)
+    assert all(math.isfinite(figure.value) for figure in figures)
