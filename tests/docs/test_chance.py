@@ -29,7 +29,8 @@ ALLOWED = {
     "makes the seed, and prints it": "main chance",
     "lets what hangs print where": "fork",
     "the ring stays full": "test_sender_that_waits_for_what_nobody_has_open_is_reported "
-    "test_sender_that_waits_for_a_slow_consumer_is_not_reported",
+    "test_sender_that_waits_for_a_slow_consumer_is_not_reported "
+    "test_sender_is_told_of_a_coroutine_that_was_cancelled",
     "any typed error may come": "flush send",
     "one of thousands must be in time": "test_early_sender_waits_no_longer_than_the_gathering_time",
     "it is about a time": "test_time_without_a_processor_is_lost "
