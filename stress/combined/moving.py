@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from pagequeue import (
     DamageError,
+    Expired,
     NotDurable,
     NothingReceived,
     Queue,
@@ -237,8 +238,9 @@ def keep(queue: Queue) -> Iterator[None]:
     while True:
         queue.trim()
         queue.verify()
-        for message in queue.replay():
-            own(message.payload)
+        with contextlib.suppress(Expired):  # a roll of the publisher trims, too
+            for message in queue.replay():
+                own(message.payload)
         yield
 
 
