@@ -56,8 +56,8 @@ def scratch_directory() -> str:
 def scratch(base: str) -> Iterator[tuple[str, int]]:
     """Yield a new directory for a run, and the descriptor that locks it; remove what is left over.
 
-    Whoever inherits the descriptor holds the lock too. So a directory whose lock is free is one of
-    a run that was killed, and of which no process is left.
+    A child that inherits the descriptor holds the lock too. So a directory whose lock is free is
+    one of a run that was killed, and of which no process is left.
     """
     for left in Path(base).glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):

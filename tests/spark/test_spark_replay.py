@@ -126,9 +126,9 @@ def test_a_plan_with_a_changed_byte_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_of_the_queues_that_the_table_had(tmp_path: Path) -> None:
-    """A table that was made anew of other queues is not taken for the one that was replayed.
+    """A table that was recreated from other queues is not taken for the one that was replayed.
 
-    One that was made anew of the same queues has the same messages. What is not known passes.
+    One that was recreated from the same queues has the same messages. What is not known passes.
     """
     table, place = tmp_path / "table", tmp_path / "plan"
     make_table(table, a=(0, 30), b=(0, 20))

@@ -164,7 +164,7 @@ def test_one_whose_clock_is_right_ends_the_doubt(meta: WriteMeta) -> None:
 
 
 def test_readings_before_recovery_and_in_another_boot_are_not_compared(meta: WriteMeta) -> None:
-    """The time since the boot begins anew with each."""
+    """The time since the boot begins again with each."""
     passing = Time()
     made(passing, meta)()
     meta.region.write(meta.LOCK_KEY, bytes(16))
@@ -242,7 +242,7 @@ def test_frozen_time_is_that_of_messages_too(
 
 
 def test_a_clock_ahead_for_a_moment_removes_nothing(tmp_path: Path) -> None:
-    """Whoever trims meanwhile, and `since` finds afterwards what it should."""
+    """Another process trims meanwhile, and `since` finds afterwards what it should."""
     off = [0]
     keep = Retention(max_age=timedelta(days=7), max_idle=timedelta(days=1))
 

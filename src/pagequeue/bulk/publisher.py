@@ -52,7 +52,7 @@ from pagequeue.meta.ledger import (
 from pagequeue.page.header import CHECKSUM_AT
 from pagequeue.receive.replay import Replay
 from pagequeue.send.queue_end import QueueEnd
-from pagequeue.send.refusals import overtaken, starved
+from pagequeue.send.refusals import not_durable, overtaken, starved
 from pagequeue.send.with_room import LOSSES_MIN, ROOM_SECONDS
 from pagequeue.store.pending_commit import resolve_pending, roll_back, write_down
 from pagequeue.system.file_lock import FileLock
@@ -393,24 +393,13 @@ class BulkPublisher:
             self._folder.rename(record, published_name(self._prefix, entry))
         self._sync_names()
 
-    @contextlib.contextmanager
-    def _visible(self) -> Iterator[None]:
+    def _visible(self) -> contextlib.AbstractContextManager[None]:
         """Raise NotDurable for errors after the store that publishes: the messages are visible."""
-        try:
-            yield
-        except errors.NotDurable:
-            raise
-        except (
-            errors.RetryError,
-            errors.AccessError,
-            errors.ClosedError,
-            errors.ForkedError,
-        ) as error:
-            raise errors.NotDurable(
-                f"published and visible, but the ledger is not on stable storage: {error}",
-                path=self._folder.path,
-                remedy="then publish the same piece again, which sends no message twice",
-            ) from error
+        return not_durable(
+            self._folder.path,
+            "published and visible, but the ledger is not on stable storage",
+            "then publish the same piece again, which sends no message twice",
+        )
 
     def _recover(self) -> None:
         """Resolve the publication of a dead publisher; the publishers' lock is held."""

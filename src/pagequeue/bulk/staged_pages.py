@@ -326,7 +326,7 @@ class Staging:
         self._empty += 1
         meta = self._store.meta
         # Sparse, as those of fragments: the next large message can seal it without writing to it.
-        # Whoever maps it to write to it reserves its blocks first. The commit of that message ends
+        # A process that maps it for writing reserves its blocks first. That message's commit ends
         # this index: a store into a hole would read zeros as far as the disk reads ahead.
         start = bytes(fmt.INDEX_RECORD.itemsize)
         for name, size, data in (

@@ -295,7 +295,7 @@ class _Verification:
         return sequence >= self.found.durable_sequence
 
     def _is_scanned(self, number: int) -> bool:
-        """Whether recovery writes the index of a page anew: of the mark's, and those after it."""
+        """Whether recovery rewrites the index of a page: of the mark's, and those after it."""
         written = self.found.written
         return not self.is_trusted and written is not None and 0 < written.durable_page <= number
 

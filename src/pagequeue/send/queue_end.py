@@ -25,7 +25,7 @@ from pagequeue.util.timestamps import NS_PER_S
 from pagequeue.util.weakly import weakly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
@@ -234,24 +234,13 @@ class QueueEnd(_core.Writer, Closing):
             self._store.flusher.flush(None, end_sequence)
             self._check_whole()
 
-    @contextlib.contextmanager
-    def _sent_already(self) -> Iterator[None]:
+    def _sent_already(self) -> contextlib.AbstractContextManager[None]:
         """Turn the errors of a flush after a send into NotDurable."""
-        try:
-            yield
-        except errors.NotDurable:
-            raise
-        except (
-            errors.RetryError,
-            errors.AccessError,
-            errors.ClosedError,
-            errors.ForkedError,
-        ) as error:
-            raise errors.NotDurable(
-                f"sent and visible, but not on stable storage: {error}",
-                path=self._store.folder.path,
-                remedy="then flush, and do not send it again",
-            ) from error
+        return refusals.not_durable(
+            self._store.folder.path,
+            "sent and visible, but not on stable storage",
+            "then flush, and do not send it again",
+        )
 
     def _check_whole(self) -> None:
         """Raise if the active page or the write meta was truncated while it was open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,32 @@ from pagequeue.system.os_errors import raise_typed
 from pagequeue.util.timestamps import NS_PER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pagequeue.page.page import WritablePage
     from pagequeue.store.store import Store
+
+
+@contextlib.contextmanager
+def not_durable(path: str, what: str, remedy: str) -> Iterator[None]:
+    """Turn the errors that follow a send into NotDurable: its messages are visible.
+
+    Args:
+        path: of the queue.
+        what: a sentence on what was sent and what it lacks.
+        remedy: what the sender does.
+    """
+    try:
+        yield
+    except errors.NotDurable:
+        raise
+    except (
+        errors.RetryError,
+        errors.AccessError,
+        errors.ClosedError,
+        errors.ForkedError,
+    ) as error:
+        raise errors.NotDurable(f"{what}: {error}", path=path, remedy=remedy) from error
 
 
 def closed(store: Store) -> errors.ClosedError:

@@ -257,7 +257,7 @@ class Roller:
         region = map_plain(self._folder, name, self._meta, writable=True, reserved=whole)
         index = writable_index(self._folder, self._prefix, self._meta, number, reserved=whole)
         if number < self._read_meta.head_page and not self._folder.exists(name):
-            # Retired between the two: its index was made anew, and nobody else would remove it.
+            # Retired between the two: its index was created again, and nothing else removes it.
             self._folder.remove(fmt.index_name(self._prefix, number))
             raise errors.QueueNotFound(
                 "this page was retired meanwhile", path=self._folder.full(name), remedy="call again"

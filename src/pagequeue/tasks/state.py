@@ -156,7 +156,7 @@ class Lane:
                 _filter(waiting, self.limits, 2)
 
     def rebuild(self, records: Iterable[Record]) -> None:
-        """Enter all tasks of this lane anew."""
+        """Enter all tasks of this lane again."""
         self.ready.clear()
         self.scheduled.clear()
         self.waiting.clear()

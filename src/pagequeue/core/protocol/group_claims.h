@@ -12,7 +12,7 @@
 typedef struct {
     uint8_t *base; /* the group's file, mapped beyond its end: it grows */
     uint32_t first, parts; /* so many parts are in the map */
-    uint32_t capacity;     /* records of the parts that exist; read anew under the lock */
+    uint32_t capacity;     /* records of the parts that exist; read again under the lock */
     uint64_t part_at[PQ_GROUP_PARTS_MAX];
     pq_lock lock;
 } pq_table;

@@ -86,7 +86,7 @@ class Plan:
         """Raise if a table has messages of other queues by now than the plan, which is at a path.
 
         Raises:
-            QueueReplaced: it was made anew of queues that were made anew.
+            QueueReplaced: it was recreated from queues that were recreated.
         """
         found = table_layout.queue_ids(table)
         for name, queue_id in self.ids.items():

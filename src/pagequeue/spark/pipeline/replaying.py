@@ -106,7 +106,7 @@ def replay(
         QueueNotFound: the table does not exist.
         TimestampOrder: the queue has later messages than the table's.
         CorruptMeta: the plan next to the queue, or its ledger, is damaged.
-        QueueReplaced: the table was made anew, of queues that were made anew, since the first call.
+        QueueReplaced: the table was recreated, from recreated queues, since the first call.
     """
     register(spark)
     path = table_layout.check_table(os.fspath(table))
